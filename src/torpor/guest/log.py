@@ -1,0 +1,54 @@
+"""The kept output of one command: a bounded log, addressed by sequence number."""
+
+from collections import deque
+from collections.abc import Iterator
+
+from torpor.guest.wire import Chunk
+
+
+class Log:
+    """Bytes of several sources in the order in which they arrived, the oldest dropped past
+    ``keep``.
+
+    Sequence numbers count bytes from 0 over all sources. ``start`` is the oldest byte still kept,
+    ``end`` the next one to come.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self.keep = keep
+        self.start = 0
+        self.end = 0
+        self._chunks: deque[Chunk] = deque()
+
+    def append(self, source: int, data: bytes, held_from: int | None = None) -> None:
+        """Add ``data``; drop the oldest chunks past ``keep``, but none at or after
+        ``held_from``."""
+        self._chunks.append(Chunk(self.end, source, data))
+        self.end += len(data)
+        while self.end - self.start > self.keep and len(self._chunks) > 1:
+            oldest = self._chunks[0]
+            after = oldest.seq + len(oldest.data)
+            if held_from is not None and after > held_from:
+                return
+            self._chunks.popleft()
+            self.start = after
+
+    def read(self, seq: int, limit: int) -> Chunk | None:
+        """Return at most ``limit`` bytes of one source from ``seq`` on; None if there are none yet.
+
+        ``seq`` must be at least ``start``.
+        """
+        for chunk in self._from(seq):
+            skip = seq - chunk.seq
+            return Chunk(seq, chunk.source, chunk.data[skip : skip + limit])
+        return None
+
+    def _from(self, seq: int) -> Iterator[Chunk]:
+        # Readers are nearly always at the end: look from there.
+        found = None
+        for chunk in reversed(self._chunks):
+            if chunk.seq + len(chunk.data) <= seq:
+                break
+            found = chunk
+        if found is not None:
+            yield found

@@ -1,0 +1,115 @@
+"""Going to rest before a freeze, and waking after a thaw.
+
+Between the two no user process runs. So what a thaw has to put right (random numbers, the wall
+clock, who this machine is) is right before any user code can look.
+"""
+
+import fcntl
+import os
+import select
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+RNDADDENTROPY = 0x40085203
+RNDRESEEDCRNG = 0x5207
+
+
+class RestError(Exception):
+    """The user's processes could not be frozen or woken."""
+
+
+class Rest:
+    """The freezer of the user's cgroup, and the steps around it."""
+
+    def __init__(self, cgroup: Path) -> None:
+        self._freeze = cgroup / "cgroup.freeze"
+        self._events = cgroup / "cgroup.events"
+
+    @property
+    def resting(self) -> bool:
+        """Whether the user's processes are frozen, or about to be."""
+        return self._freeze.read_text().strip() == "1"
+
+    def quiesce(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Write everything to disk and freeze the user's processes within ``limit_ms``.
+
+        The disk is synced twice: the first sync, with everything still running, leaves little for
+        the second, which makes the disk hold exactly what the frozen processes see, so that a
+        snapshot of the disk alone is as good as one with memory. Raises :exc:`RestError`,
+        everything running.
+        """
+        os.sync()
+        began = time.monotonic_ns()
+        try:
+            self._set(frozen=True, limit_ms=int(wanted["limit_ms"]))
+            os.sync()
+        except BaseException:
+            self._freeze.write_text("0")
+            raise
+        return {"frozen_ns": time.monotonic_ns() - began}
+
+    def wake(self, wanted: dict[str, Any], received_ns: int) -> dict[str, Any]:
+        """Put right what a thaw must, then let the user's processes run.
+
+        ``received_ns`` is the monotonic time at which the request came in. The wall clock is set as
+        NTP does it (RFC 5905, section 8): the host sent ``wall_ns`` ``held_ns`` after it had
+        received our ``echo_ns``, so half of the remaining round trip is the way here.
+        """
+        add_entropy(bytes.fromhex(wanted["entropy"]))
+        if "hostname" in wanted:
+            socket.sethostname(wanted["hostname"])
+            Path("/etc/hostname").write_text(f"{wanted['hostname']}\n")
+        if "machine_id" in wanted:
+            _replace(Path("/etc/machine-id"), f"{wanted['machine_id']}\n")
+        travel = max(0, received_ns - int(wanted["echo_ns"]) - int(wanted["held_ns"])) // 2
+        arrived = int(wanted["wall_ns"]) + travel
+        time.clock_settime_ns(time.CLOCK_REALTIME, arrived + time.monotonic_ns() - received_ns)
+        self._set(frozen=False, limit_ms=int(wanted["limit_ms"]))
+        return {"travel_ns": travel}
+
+    def resume(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Let the user's processes run on in the machine that was frozen and never stopped being
+        it."""
+        self._set(frozen=False, limit_ms=int(wanted["limit_ms"]))
+        return {}
+
+    def _set(self, *, frozen: bool, limit_ms: int) -> None:
+        self._freeze.write_text("1" if frozen else "0")
+        deadline = time.monotonic() + limit_ms / 1000
+        events = os.open(self._events, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            poll = select.poll()
+            poll.register(events, select.POLLPRI)
+            # cgroup.events signals POLLPRI on change (Documentation/admin-guide/cgroup-v2.rst).
+            while (b"frozen 1" in os.pread(events, 256, 0)) != frozen:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    state = "frozen" if frozen else "woken"
+                    raise RestError(f"the processes could not be {state} within {limit_ms} ms")
+                poll.poll(left * 1000)
+        finally:
+            os.close(events)
+
+
+def add_entropy(seed: bytes) -> None:
+    """Credit ``seed`` to the kernel's random generator and make it take a new key at once.
+
+    Writing to /dev/urandom would mix the bytes in but not rekey, so two machines that woke from one
+    snapshot would go on with the same key (``drivers/char/random.c``).
+    """
+    fd = os.open("/dev/urandom", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(fd, RNDADDENTROPY, struct.pack("ii", 8 * len(seed), len(seed)) + seed)
+        fcntl.ioctl(fd, RNDRESEEDCRNG)
+    finally:
+        os.close(fd)
+
+
+def _replace(path: Path, text: str) -> None:
+    new = path.with_name(f".{path.name}.torpor")
+    new.write_text(text)
+    new.chmod(0o444)
+    new.replace(path)

@@ -1,0 +1,127 @@
+"""Golden snapshots: a freshly booted machine of one image at one size, made on first use."""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from torpor.images.debian import Image
+from torpor.images.parts import GuestParts, guest_parts
+from torpor.images.progress import Report, Step
+from torpor.vm.accelerator import Accelerator, probe
+from torpor.vm.disk import Layer
+from torpor.vm.freeze import Wanted
+from torpor.vm.host import Host
+from torpor.vm.jail import Jail, detect
+from torpor.vm.launch import Boot
+from torpor.vm.manifest import GuestVersions
+from torpor.vm.qemu import BOOT_ARGUMENTS
+from torpor.vm.shape import Shape
+from torpor.vm.store import Store
+from torpor.vm.thaw import BootWanted
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Maker:
+    """What golden snapshots are made with: where they are kept, the guest's parts, and how to
+    run."""
+
+    cache: Path
+    parts: GuestParts
+    accelerator: Accelerator
+    jail: Jail
+
+    @property
+    def home(self) -> Path:
+        """The directory of golden snapshots."""
+        return self.cache / "golden"
+
+    @property
+    def kernel(self) -> Boot:
+        """What a cold boot starts."""
+        return Boot(self.parts.kernel, self.parts.initramfs)
+
+    @property
+    def versions(self) -> GuestVersions:
+        """What runs inside."""
+        return GuestVersions(self.parts.kernel_version, self.parts.digest)
+
+    def store(self) -> Store:
+        """The store of golden snapshots, to thaw from."""
+        return Store(self.home)
+
+
+async def maker(cache: Path, report: Report) -> Maker:
+    """Return what golden snapshots of this host are made with; build what is missing.
+
+    Raises ImageError and :exc:`torpor.vm.HostError`.
+    """
+    parts = await guest_parts(cache, report)
+    accelerator = await probe(parts.kernel, cache / "accelerator.json")
+    return Maker(cache, parts, accelerator, await detect())
+
+
+def golden_id(maker: Maker, image: Image, shape: Shape) -> str:
+    """Return the id of the golden snapshot of an image at a size: a digest of all that it depends
+    on."""
+    accelerator = maker.accelerator
+    key = {
+        "format": FORMAT,
+        "image": image.digest,
+        "parts": maker.parts.digest,
+        "shape": asdict(shape),
+        "accelerator": [accelerator.name, accelerator.cpu, *accelerator.qemu_version],
+        "arguments": BOOT_ARGUMENTS,
+    }
+    return "golden-" + hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def boot_wanted(maker: Maker, image: Image, shape: Shape) -> BootWanted:
+    """Return the cold boot of an image at a size; its disk's layers are put into the golden
+    store."""
+    store = maker.store()
+    root = _place(store, image.root, image.digest, image.size_bytes)
+    tools = _place(store, maker.parts.tools, f"tools-{maker.parts.digest}", 0)
+    return BootWanted(shape, (root,), tools, maker.versions, maker.kernel)
+
+
+def _place(store: Store, file: Path, digest: str, size: int) -> Layer:
+    """Hard-link a file of the cache into the store of golden snapshots as a raw layer."""
+    layer = Layer(digest[:40], "raw", size or file.stat().st_size)
+    place = store.root / "layers" / layer.file_name
+    if not place.exists():
+        new = place.with_name(f".{layer.file_name}.{os.getpid()}")
+        new.unlink(missing_ok=True)
+        os.link(file, new)
+        new.rename(place)
+    return layer
+
+
+async def golden(maker: Maker, image: Image, shape: Shape, report: Report) -> str:
+    """Return the id of the golden snapshot of ``image`` at ``shape``; boot and freeze it if needed.
+
+    Two programs that want the same at once make it once. Raises what :class:`Host` raises.
+    """
+    wanted = golden_id(maker, image, shape)
+    store = maker.store()
+    if wanted in store.ids() and store.durable(wanted):
+        return wanted
+    host = await Host.open(maker.home, maker.accelerator, maker.jail, wait=True)
+    try:
+        if wanted not in host.store.ids():
+            report(Step(f"boot {image.name} at {shape}", None, None, ""))
+            machine = await host.boot(boot_wanted(maker, image, shape))
+            labels = {"image": image.name}
+            try:
+                await host.freeze(machine, Wanted("stop", "base", id=wanted, labels=labels))
+            finally:
+                if machine.running:
+                    await host.end(machine)
+        report(Step(f"keep {image.name} at {shape}", None, None, ""))
+        await host.durable(wanted)
+    finally:
+        await host.close()
+    return wanted

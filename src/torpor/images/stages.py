@@ -1,0 +1,169 @@
+"""Stages: directories in the cache that are made once and never change.
+
+A stage is `cache/<kind>/<key>/`. It is built in `cache/.building/<kind>-<key>.<random>/` and shown
+by one rename, so it is complete or not there. Who builds it holds a flock on
+`cache/.building/<kind>-<key>.lock`, and so do the programs it started: a lock that can be had
+means that nobody works in the directories of that name any more, and they are removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from torpor.images.errors import NOTHING_VISIBLE, ImageError, disk_full, is_disk_full
+from torpor.images.programs import run
+from torpor.images.progress import Report, Step
+
+FACTS = "stage.json"
+LOCK_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A finished stage: its directory and what its builder noted about it."""
+
+    path: Path
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Building:
+    """A stage in the making: the directory to fill, and the lock to hand on to programs."""
+
+    path: Path
+    lock: int
+
+
+Build = Callable[[Building], Awaitable[Mapping[str, str]]]
+
+
+async def finished_stage(cache: Path, kind: str, key: str, build: Build, report: Report) -> Stage:
+    """The stage of this kind and key, built now if nobody has built it yet.
+
+    `build` fills `Building.path` and returns facts (kept in `stage.json`). Raises ImageError.
+    """
+    final = cache / kind / key
+    if final.exists():
+        return _read(final)
+    name = f"{kind}-{key}"
+    yard = cache / ".building"
+    try:
+        yard.mkdir(parents=True, exist_ok=True)
+        final.parent.mkdir(exist_ok=True)
+        async with _lock(yard / f"{name}.lock", kind, report) as lock:
+            await asyncio.to_thread(_remove_leftovers, yard, name)
+            if final.exists():
+                return _read(final)
+            path = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=yard))
+            # mkdtemp makes it private; mmdebstrap in another user namespace must pass through.
+            path.chmod(0o755)
+            try:
+                await _fill(Building(path, lock), build)
+                path.rename(final)
+                _sync_directory(final.parent)
+            finally:
+                # Also when cancelled: rmtree runs in this thread, so nothing can come between.
+                shutil.rmtree(path, ignore_errors=True)
+    except OSError as error:
+        if is_disk_full(error):
+            raise disk_full(str(cache)) from error
+        raise ImageError(
+            f"Building {kind} failed: {error}.",
+            NOTHING_VISIBLE,
+            f"See that {cache} is yours to write, then run the same command again.",
+        ) from error
+    return _read(final)
+
+
+async def _fill(building: Building, build: Build) -> None:
+    facts = await build(building)
+    (building.path / FACTS).write_text(json.dumps(dict(facts), indent=1, sort_keys=True) + "\n")
+    # The rename must not reach the disk before what it shows.
+    await run("sync", "--file-system", str(building.path), lock=building.lock)
+
+
+def _read(path: Path) -> Stage:
+    try:
+        facts = json.loads((path / FACTS).read_text())
+    except (OSError, ValueError) as error:
+        raise ImageError(
+            f"The cached stage {path} is damaged: {error}.",
+            "It was left as it is.",
+            f"Remove it (rm -r {path}); the next run builds it anew.",
+        ) from error
+    return Stage(path, {str(name): str(value) for name, value in facts.items()})
+
+
+@asynccontextmanager
+async def _lock(path: Path, kind: str, report: Report) -> AsyncIterator[int]:
+    waiting = False
+    while True:
+        lock = _try_lock(path)
+        if lock is not None:
+            break
+        if not waiting:
+            report(Step(f"waiting for another build of {kind}"))
+            waiting = True
+        await asyncio.sleep(LOCK_POLL_S)
+    try:
+        yield lock
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _try_lock(path: Path) -> int | None:
+    """An open and locked descriptor of the lock file, or None if somebody else has it."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The holder before us unlinks the file: then our lock is on a name that is gone.
+        if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
+        os.close(lock)
+        raise
+    os.close(lock)
+    return None
+
+
+def _remove_leftovers(yard: Path, ours: str) -> None:
+    """Remove what dead builders left, of this stage and of others. Call with `ours` locked."""
+    for name in sorted({entry.name.partition(".")[0] for entry in yard.iterdir()}):
+        if name == ours:
+            _remove_directories(yard, name)
+            continue
+        path = yard / f"{name}.lock"
+        lock = _try_lock(path)
+        if lock is None:
+            continue
+        try:
+            _remove_directories(yard, name)
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(lock)
+
+
+def _remove_directories(yard: Path, name: str) -> None:
+    for directory in yard.glob(f"{name}.*"):
+        if directory.is_dir():
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,47 @@
+"""Where Torpor keeps what it must not lose, and what it can make again."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Places:
+    """The two directories of one installation, both absolute; neither needs to exist yet.
+
+    ``home`` holds what cannot be made again: snapshots and the disks of machines.
+    ``cache`` holds what can: the guest's kernel, images, golden snapshots.
+    """
+
+    home: Path
+    cache: Path
+
+
+def default_places(environ: Mapping[str, str] = os.environ) -> Places:
+    """Return the places that the environment and the user ask for.
+
+    Each is, in this order: the variable ``TORPOR_HOME`` or ``TORPOR_CACHE``; for root, below
+    ``/var``; for others, as the XDG base directory specification says. An empty variable counts
+    as not set. Nothing is created.
+    """
+    if os.geteuid() == 0:
+        home, cache = Path("/var/lib/torpor"), Path("/var/cache/torpor")
+    else:
+        home = _xdg(environ, "XDG_DATA_HOME", ".local/share") / "torpor"
+        cache = _xdg(environ, "XDG_CACHE_HOME", ".cache") / "torpor"
+    return Places(
+        home=_chosen(environ, "TORPOR_HOME", home),
+        cache=_chosen(environ, "TORPOR_CACHE", cache),
+    )
+
+
+def _chosen(environ: Mapping[str, str], variable: str, otherwise: Path) -> Path:
+    value = environ.get(variable)
+    return Path(value).expanduser().absolute() if value else otherwise
+
+
+def _xdg(environ: Mapping[str, str], variable: str, otherwise: str) -> Path:
+    # The specification has relative paths ignored.
+    value = environ.get(variable, "")
+    return Path(value) if value.startswith("/") else Path.home() / otherwise

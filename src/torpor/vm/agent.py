@@ -1,0 +1,160 @@
+"""What the guest agent does for us, as plain calls over a channel."""
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torpor.vm.channel import Channel, Welcome
+from torpor.vm.errors import GuestError
+from torpor.vm.execs import Command, Exec, Exit
+
+PIECE = 256 << 10
+"""Bytes of a file that cross the channel in one frame."""
+WAKE_LIMIT_MS = 10_000
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a machine is: what two machines from one snapshot must not share."""
+
+    hostname: str
+    machine_id: str
+
+    @classmethod
+    def of(cls, machine: str) -> "Identity":
+        """Return the identity of a new machine: its id as host name, a random machine-id(5)."""
+        return cls(hostname=machine, machine_id=secrets.token_hex(16))
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished command and all that it wrote."""
+
+    exit: Exit
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True)
+class FileStatus:
+    """What ``lstat`` says of a file in the guest."""
+
+    mode: int
+    size: int
+    uid: int
+    gid: int
+    mtime_ns: int
+
+
+class GuestAgent:
+    """The agent of one machine. All methods raise :exc:`GuestError` and the channel's errors."""
+
+    def __init__(self, channel: Channel, welcome: Welcome) -> None:
+        self.channel = channel
+        self.welcome = welcome
+
+    # Rest
+
+    async def quiesce(self, limit_ms: int) -> float:
+        """Sync the disk and freeze the user's processes; return how long they were frozen so far,
+        in s."""
+        answer, _ = await self.channel.request("quiesce", {"limit_ms": limit_ms}, urgent=True)
+        return float(answer["frozen_ns"]) / 1e9
+
+    async def resume(self) -> None:
+        """Let the user's processes run on, in a machine that was only quiesced."""
+        await self.channel.request("resume", {"limit_ms": WAKE_LIMIT_MS}, urgent=True)
+
+    async def wake(
+        self, identity: Identity | None, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        """Give new entropy, the wall clock and perhaps an identity; then let the processes run."""
+        wanted: dict[str, Any] = {
+            "limit_ms": WAKE_LIMIT_MS,
+            "entropy": secrets.token_hex(64),
+            "echo_ns": self.welcome.mono_ns,
+        }
+        if identity is not None:
+            wanted |= {"hostname": identity.hostname, "machine_id": identity.machine_id}
+        wanted |= {"held_ns": time.monotonic_ns() - self.welcome.heard_ns, "wall_ns": clock()}
+        await self.channel.request("wake", wanted, urgent=True)
+
+    async def status(self) -> dict[str, Any]:
+        """Return kernel, host name, uptime and wall clock of the guest, and whether it rests."""
+        answer, _ = await self.channel.request("status", urgent=True)
+        return answer
+
+    # Commands
+
+    async def start(self, command: Command) -> Exec:
+        """Start a command and follow it."""
+        return await Exec.start(self.channel, command)
+
+    async def run(self, *argv: str, **options: Any) -> Result:
+        """Run a command to its end; ``options`` are those of :class:`Command`."""
+        running = await self.start(Command(argv, **options))
+        out, err = await running.collect()
+        assert running.exit is not None
+        return Result(running.exit, out, err)
+
+    async def shell(self, line: str, **options: Any) -> Result:
+        """Run a line of shell to its end."""
+        return await self.run("/bin/sh", "-c", line, **options)
+
+    async def attach(self, exec_id: str, *, seq: int = 0, hold: bool = True) -> Exec:
+        """Follow a command that runs or has run here, from byte ``seq`` of its output on.
+
+        ``hold`` makes it wait for us when we fall behind; else bytes may be missed, and the gap
+        told.
+        """
+        found = Exec(exec_id, hold=hold, seq=seq)
+        await found.attach(self.channel)
+        return found
+
+    async def signal(self, exec_id: str, signal: int) -> None:
+        """Send a signal to the process group of a command."""
+        await self.channel.request("exec.signal", {"id": exec_id, "signal": signal})
+
+    async def commands(self) -> list[dict[str, Any]]:
+        """Return the commands that this machine knows, ended ones too."""
+        answer, _ = await self.channel.request("exec.list")
+        return list(answer["execs"])
+
+    # Files
+
+    async def read_file(self, path: str) -> bytes:
+        """Return the content of a file."""
+        return b"".join([piece async for piece in self.read_pieces(path)])
+
+    async def read_pieces(self, path: str, offset: int = 0) -> AsyncIterator[bytes]:
+        """Yield the content of a file in pieces, up to where it ends when it is reached."""
+        while True:
+            wanted = {"path": path, "offset": offset, "size": PIECE}
+            _, data = await self.channel.request("file.read", wanted)
+            if not data:
+                return
+            yield data
+            offset += len(data)
+
+    async def write_file(
+        self, path: str, data: bytes, *, mode: int = 0o644, parents: bool = False
+    ) -> None:
+        """Make ``path`` a file with ``data``; an existing file is emptied first."""
+        wanted = {"path": path, "mode": mode, "parents": parents}
+        for offset in range(0, max(len(data), 1), PIECE):
+            piece = data[offset : offset + PIECE]
+            await self.channel.request(
+                "file.write", wanted | {"offset": offset, "truncate": offset == 0}, piece
+            )
+
+    async def stat(self, path: str) -> FileStatus | None:
+        """Return the status of ``path``, or None if there is nothing."""
+        try:
+            found, _ = await self.channel.request("file.stat", {"path": path})
+        except GuestError as error:
+            if error.code == "ENOENT":
+                return None
+            raise
+        return FileStatus(**found)

@@ -1,0 +1,223 @@
+"""The host's end of the guest channel: epochs, requests, streams.
+
+The guest is not trusted: what it sends is bounded and checked, and whatever it does wrong ends the
+one request or stream that it concerns, or the channel, never the program.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torpor.guest import wire
+from torpor.guest.wire import Frame, Kind, WireError
+from torpor.vm.errors import ChannelLostError, GuestError, VmError
+
+HELLO_EVERY = 0.02
+"""Seconds between two HELLOs: bytes are lost until the guest has opened its port."""
+HELLO_SLOWEST = 0.25
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What the agent said at the start of an epoch, and when.
+
+    ``mono_ns`` is the guest's monotonic clock when it spoke, ``heard_ns`` the host's when we heard.
+    """
+
+    version: int
+    boot_id: str
+    agent_id: str
+    mono_ns: int
+    heard_ns: int
+
+
+class Channel:
+    """A connection to one machine's agent."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._epoch = secrets.token_hex(16)
+        self._decoder = wire.Decoder()
+        self._numbers = itertools.count(1)
+        self._replies: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
+        self._streams: dict[int, Callable[[Frame], None]] = {}
+        self._lost_streams: dict[int, Callable[[VmError], None]] = {}
+        self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
+        self._lost: VmError | None = None
+        self._open = asyncio.Event()
+        self._open.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def attach(self, limit: float) -> Welcome:
+        """Begin an epoch: say HELLO until the agent echoes it. Raises :exc:`ChannelLostError`."""
+        reader, self._writer = await asyncio.open_connection(sock=self._sock)
+        self._reading = asyncio.create_task(self._read(reader), name="guest channel")
+        hello = wire.document({"version": wire.VERSION, "epoch": self._epoch})
+        pause = HELLO_EVERY
+        deadline = time.monotonic() + limit
+        while True:
+            # The flag before it ends whatever an earlier epoch has left half-way.
+            self._write(wire.FLAG + wire.encode(Kind.HELLO, 0, hello))
+            done, _ = await asyncio.wait([self._welcome], timeout=pause)
+            if done:
+                return self._welcome.result()
+            if time.monotonic() > deadline:
+                raise ChannelLostError(f"The guest agent did not answer within {limit:g} s.")
+            pause = min(pause * 1.5, HELLO_SLOWEST)
+
+    async def request(
+        self,
+        op: str,
+        document: dict[str, Any] | None = None,
+        blob: bytes = b"",
+        *,
+        urgent: bool = False,
+    ) -> tuple[dict[str, Any], bytes]:
+        """Ask the agent for ``op`` and return its document and bytes.
+
+        Waits while the channel is held quiet, unless ``urgent``. Raises :exc:`GuestError` if the
+        agent refuses and :exc:`ChannelLostError` or the machine's end if there is no answer.
+        """
+        while not urgent and not self._open.is_set():
+            await self._open.wait()
+        if self._lost is not None:
+            raise self._lost
+        number = next(self._numbers)
+        reply: asyncio.Future[tuple[dict[str, Any], bytes]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._replies[number] = reply
+        self._idle.clear()
+        try:
+            self._write(
+                wire.encode(
+                    Kind.REQUEST, number, wire.document({"op": op} | (document or {}), blob)
+                )
+            )
+            answer, data = await reply
+        finally:
+            self._replies.pop(number, None)
+            if not self._replies:
+                self._idle.set()
+        error = answer.get("error")
+        if isinstance(error, dict):
+            raise GuestError(str(error.get("code")), str(error.get("message"))[:2000])
+        return answer, data
+
+    @asynccontextmanager
+    async def quiet(self, limit: float) -> AsyncIterator[None]:
+        """Hold back new requests, and wait until those under way are answered."""
+        self._open.clear()
+        try:
+            async with asyncio.timeout(limit):
+                await self._idle.wait()
+            yield
+        finally:
+            self._open.set()
+
+    # Streams
+
+    def open_stream(self, take: Callable[[Frame], None], lost: Callable[[VmError], None]) -> int:
+        """Return the number of a new stream; ``take`` gets its frames, ``lost`` the channel's
+        end."""
+        number = next(self._numbers)
+        self._streams[number] = take
+        self._lost_streams[number] = lost
+        return number
+
+    def close_stream(self, number: int) -> None:
+        """Forget a stream; frames that still come for it are dropped."""
+        self._streams.pop(number, None)
+        self._lost_streams.pop(number, None)
+
+    def send(self, kind: Kind, stream: int, payload: bytes) -> None:
+        """Send a frame of a stream; how much may be under way is the stream's own affair."""
+        self._write(wire.encode(kind, stream, payload))
+
+    # Bytes
+
+    def _write(self, data: bytes) -> None:
+        if self._lost is not None:
+            raise self._lost
+        assert self._writer is not None, "attach first"
+        self._writer.write(data)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        reason = ChannelLostError("The guest channel was closed.")
+        try:
+            while data := await reader.read(256 << 10):
+                for frame in self._decoder.feed(data):
+                    self._take(frame)
+        except (OSError, WireError) as error:
+            reason = ChannelLostError(f"The guest channel failed: {error}.")
+        finally:
+            self.lose(reason)
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == Kind.WELCOME:
+            self._take_welcome(frame)
+        elif not self._welcome.done():
+            return  # of an earlier epoch
+        elif frame.kind == Kind.REPLY:
+            reply = self._replies.get(frame.stream)
+            if reply is not None and not reply.done():
+                reply.set_result(wire.parse_document(frame.payload))
+        else:
+            take = self._streams.get(frame.stream)
+            if take is not None:
+                take(frame)
+
+    def _take_welcome(self, frame: Frame) -> None:
+        said, _ = wire.parse_document(frame.payload)
+        if said.get("epoch") != self._epoch or self._welcome.done():
+            return
+        try:
+            self._welcome.set_result(
+                Welcome(
+                    version=int(said["version"]),
+                    boot_id=str(said["boot_id"])[:64],
+                    agent_id=str(said["agent_id"])[:64],
+                    mono_ns=int(said["mono_ns"]),
+                    heard_ns=time.monotonic_ns(),
+                )
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise WireError(f"a welcome that is none: {error}") from None
+
+    def lose(self, reason: VmError) -> None:
+        """End everything that waits for this channel with ``reason``; the first reason stays."""
+        if self._lost is not None:
+            return
+        self._lost = reason
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(reason)
+        for lost in list(self._lost_streams.values()):
+            lost(reason)
+        self._streams.clear()
+        self._lost_streams.clear()
+        if not self._welcome.done():
+            self._welcome.set_exception(reason)
+            self._welcome.exception()  # read: nobody may be waiting
+
+    async def close(self, reason: VmError | None = None) -> None:
+        """Disconnect; the machine is not touched."""
+        self.lose(reason or ChannelLostError("The guest channel was closed by the host."))
+        if self._reading is not None:
+            self._reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reading
+        if self._writer is not None:
+            self._writer.close()
+        else:
+            self._sock.close()

@@ -1,0 +1,52 @@
+"""What can go wrong with machines and snapshots.
+
+Each error says what happened, what state things are in now, and what to do, in this order.
+"""
+
+
+class VmError(Exception):
+    """The root of this package's errors."""
+
+    def __init__(self, happened: str, *, state: str = "", todo: str = "") -> None:
+        super().__init__(" ".join(part for part in (happened, state, todo) if part))
+        self.happened = happened
+        self.state = state
+        self.todo = todo
+
+
+class HostError(VmError):
+    """This host cannot run machines as asked: a program, a right, memory or disk is missing."""
+
+
+class LaunchError(VmError):
+    """QEMU did not come up, or the guest did not report."""
+
+
+class MachineDiedError(VmError):
+    """A machine's process ended without being asked to. ``console`` has its last lines."""
+
+    def __init__(self, happened: str, *, console: str = "", **rest: str) -> None:
+        shown = f"{happened}\nThe console's last lines:\n{console}" if console else happened
+        super().__init__(shown, **rest)
+        self.console = console
+
+
+class ChannelLostError(VmError):
+    """The guest channel ended while a request or a stream was open; the machine may be well."""
+
+
+class GuestError(VmError):
+    """The guest agent refused a request; ``code`` is an errno's name or the refusal's."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{message} ({code})")
+        self.code = code
+        self.message = message
+
+
+class FreezeError(VmError):
+    """A freeze failed; the machine runs on as before, and no snapshot was made."""
+
+
+class SnapshotError(VmError):
+    """A snapshot is unknown, damaged, of another version or unfit for this host."""

@@ -1,0 +1,318 @@
+"""Freeze: a running machine -> an immutable snapshot.
+
+The steps, in the order of :func:`freeze`: everything that can be done while the guest runs is done
+before, everything slow after; in between, the machine stands still for little more than the copy of
+the pages that it has written since its base.
+"""
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from torpor.vm import base, manifest
+from torpor.vm.accelerator import host_boot_id
+from torpor.vm.delta import write_delta
+from torpor.vm.disk import Layer, create_layer
+from torpor.vm.errors import FreezeError, MachineDiedError, VmError
+from torpor.vm.machine import Machine
+from torpor.vm.manifest import Manifest, Memory
+from torpor.vm.pages import Mapping, find_mapping, written_runs
+from torpor.vm.qemu import DISK
+from torpor.vm.store import DELTA, DEVICES, Store, stored_bytes
+
+QUIESCE_LIMIT_MS = 10_000
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a freeze is to make.
+
+    ``then``: does the machine run on, or stop? ``memory``: as a delta over the machine's base, as a
+    new base, or none at all (a snapshot of the disk).
+    """
+
+    then: Literal["run", "stop"]
+    memory: Literal["delta", "base", "none"] = "delta"
+    id: str = field(default_factory=lambda: new_id())
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long a freeze took, in seconds.
+
+    ``quiesce``: the guest syncs and freezes its processes, the host its disk. ``window``: the vCPUs
+    stand still, up to the last copied page.
+    ``still``: the user's processes stand still, up to the guest's word that they run again (0 if
+    the machine stopped). ``commit``: until the snapshot is visible.
+    """
+
+    quiesce: float
+    window: float
+    still: float
+    commit: float
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A finished freeze."""
+
+    manifest: Manifest
+    times: Times
+
+
+def new_id() -> str:
+    """Return an id for a snapshot or a machine: the time, so that they sort, and chance."""
+    return f"{time.time_ns() // 1_000_000:011x}{secrets.token_hex(4)}"
+
+
+async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
+    """Make a snapshot of ``machine``.
+
+    Raises :exc:`FreezeError` (the machine runs on as before), or the machine's end.
+    """
+    async with machine.exclusive(), _put_together(machine, store, wanted) as new:
+        agent, qmp = machine.agent, machine.qmp
+        clock = _Stopwatch()
+        made: Manifest | None = None
+        await new.prepare()
+        async with agent.channel.quiet(QUIESCE_LIMIT_MS / 1000):
+            clock.mark("quiesce")
+            # 1. The guest syncs its disk and freezes the user's processes.
+            synced = await agent.quiesce(QUIESCE_LIMIT_MS)
+            async with _undone(machine, agent.resume):
+                # 2. What QEMU has written and the host has not: the stop flushes, and shall be
+                # short.
+                await asyncio.to_thread(_sync_file, new.top_file)
+                clock.mark("window")
+                # 3. The vCPUs stop.
+                await qmp.stop()
+                async with _undone(machine, qmp.cont):
+                    # 4. The state of devices and CPUs.
+                    await new.save_devices()
+                    # 5. The pages that the guest has written.
+                    await new.save_memory()
+                    # 6. The top layer becomes part of the snapshot.
+                    if wanted.then == "stop":
+                        clock.mark("commit")
+                        made = await new.commit_and_end()
+                    else:
+                        await new.change_layers()
+                # 7. The machine runs on: the blocks undo 3 and 1. Or it is gone.
+                clock.mark("rest")
+        if made is None:
+            clock.mark("commit")
+            made = new.commit()
+        return Frozen(made, clock.times(synced))
+
+
+class _New:
+    """A snapshot being put together: what an earlier step leaves for a later one."""
+
+    def __init__(self, machine: Machine, store: Store, wanted: Wanted, partial: Path) -> None:
+        self._machine = machine
+        self._store = store
+        self._wanted = wanted
+        self._partial = partial
+        self._record = machine.record
+        self._base = self._record.base
+        self._next_top: Layer | None = None
+        self.top_file = machine.directory / self._record.top.file_name
+        self._objects: dict[str, Path] = {}
+
+    async def prepare(self) -> None:
+        """Do what needs no stopped machine: copy the old base, make the next layer."""
+        if self._wanted.memory == "delta" and self._base is None:
+            raise FreezeError("A machine that was booted has no base for a delta.")
+        if self._wanted.memory == "base":
+            self._base = new_id()
+            await asyncio.to_thread(self._start_base)
+        if self._wanted.then == "run":
+            self._next_top = Layer(secrets.token_hex(8), "qcow2", self._record.top.size)
+            await create_layer(self._next_file(), self._next_top.size)
+
+    def _start_base(self) -> None:
+        file = self._partial / "memory.base"
+        if self._record.base is None:
+            base.create_base(file, self._record.shape.memory_bytes)
+        else:
+            base.copy_base(self._store.base(self._record.base), file)
+        self._objects[f"bases/{self._base}.mem"] = file
+
+    def _next_file(self) -> Path:
+        assert self._next_top is not None
+        return self._machine.directory / self._next_top.file_name
+
+    def drop_unused_layer(self) -> None:
+        """Remove the next layer's file if it did not come into use."""
+        if self._next_top is not None and self._machine.record.top != self._next_top:
+            self._next_file().unlink(missing_ok=True)
+
+    async def save_devices(self) -> None:
+        """Write the state of devices and CPUs."""
+        if self._wanted.memory == "none":
+            return
+        fd = os.open(self._partial / DEVICES, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            await self._machine.qmp.save_devices(fd)
+        finally:
+            os.close(fd)
+
+    async def save_memory(self) -> None:
+        """Copy the written pages, as a delta or into the new base."""
+        if self._wanted.memory != "none":
+            await asyncio.to_thread(self._save_memory)
+
+    def _save_memory(self) -> None:
+        mapping = guest_mapping(self._machine)
+        runs = written_runs(mapping)
+        if self._wanted.memory == "delta":
+            write_delta(self._partial / DELTA, mapping, runs)
+        else:
+            base.write_into_base(self._partial / "memory.base", mapping, runs)
+
+    async def change_layers(self) -> None:
+        """Put a new layer over the top one, which thereby never changes again."""
+        assert self._next_top is not None
+        kept = self._store.root / "layers" / self._record.top.file_name
+        os.link(self.top_file, kept)
+        fd = os.open(self._next_file(), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            await self._machine.qmp.put_layer(fd, self._next_top, DISK)
+        finally:
+            os.close(fd)
+        self._machine.promote_top(self._next_top)
+        self.top_file = kept
+
+    def commit(self) -> Manifest:
+        """Make the snapshot visible."""
+        new = self._manifest()
+        base_file = self._objects.pop(f"bases/{self._base}.mem", None)
+        if base_file is not None:
+            base_file.chmod(0o444)  # QEMU opens it anew, as another user
+            base_file.rename(self._store.root / f"bases/{self._base}.mem")
+        self._store.commit(self._partial, new, self._objects)
+        return new
+
+    async def commit_and_end(self) -> Manifest:
+        """Make the snapshot visible and end the machine; never one without the other.
+
+        The record names the snapshot first: whoever finds both after a crash ends the machine,
+        whoever finds the machine alone lets it run on.
+        """
+        self._machine.update(ending=self._wanted.id)
+        try:
+            self._objects[f"layers/{self._record.top.file_name}"] = self.top_file
+            made = self.commit()
+        except BaseException:
+            self._machine.update(ending=None)
+            raise
+        await asyncio.shield(self._machine.kill())
+        return made
+
+    def _manifest(self) -> Manifest:
+        record = self._record
+        memory = None
+        if self._wanted.memory != "none":
+            assert self._base is not None
+            memory = Memory(self._base, delta=self._wanted.memory == "delta")
+        own = [file for file in self._partial.iterdir() if file.name != "memory.base"]
+        sizes = {file.name: file.stat().st_size for file in own}
+        sizes[f"layers/{record.top.file_name}"] = self.top_file.stat().st_size
+        return Manifest(
+            version=manifest.VERSION,
+            id=self._wanted.id,
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            parent=record.snapshot,
+            generation=record.generation + 1,
+            shape=record.shape,
+            accelerator=record.accelerator.name,
+            qemu_version=record.accelerator.qemu_version,
+            cpu=record.accelerator.cpu,
+            guest=record.guest,
+            guest_boot_id=record.guest_boot_id,
+            host_boot_id=host_boot_id(),
+            memory=memory,
+            disk=(*record.layers, record.top),
+            tools=record.tools,
+            sizes=sizes,
+            stored_bytes=stored_bytes([*own, *self._objects.values(), self.top_file]),
+            allocated_bytes=record.shape.memory_bytes + record.top.size,
+            labels=self._wanted.labels,
+        )
+
+
+@asynccontextmanager
+async def _put_together(machine: Machine, store: Store, wanted: Wanted) -> AsyncIterator[_New]:
+    """Begin a snapshot, and clean up if it comes to nothing."""
+    partial = store.begin(wanted.id)
+    new = _New(machine, store, wanted, partial)
+    try:
+        yield new
+    except (OSError, VmError, TimeoutError) as error:
+        if isinstance(error, MachineDiedError) or not machine.running:
+            raise
+        raise FreezeError(
+            f"Machine {machine.id} could not be frozen: {str(error) or 'it took too long'}",
+            state="It runs on as before, and no snapshot was made.",
+        ) from error
+    finally:
+        store.abandon(partial)  # after a commit nothing has this name any more
+        new.drop_unused_layer()
+
+
+@asynccontextmanager
+async def _undone(machine: Machine, undo: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Undo a step at the end of the block, also when cancelled, unless the machine has ended."""
+    try:
+        yield
+    finally:
+        if machine.running:
+            await asyncio.shield(undo())
+
+
+class _Stopwatch:
+    """The seconds between named moments."""
+
+    def __init__(self) -> None:
+        self._began: dict[str, float] = {}
+        self._spent: dict[str, float] = {}
+        self._last: tuple[str, float] | None = None
+
+    def mark(self, name: str) -> None:
+        """Begin to count for ``name``, and no longer for what was before."""
+        now = time.monotonic()
+        self._began.setdefault(name, now)
+        if self._last is not None:
+            before, since = self._last
+            self._spent[before] = self._spent.get(before, 0.0) + now - since
+        self._last = (name, now)
+
+    def times(self, synced: float) -> Times:
+        """Return the times of a freeze whose guest took ``synced`` seconds to sync at first."""
+        self.mark("end")
+        still = 0.0
+        if self._began["commit"] > self._began["rest"]:  # it ran on
+            still = self._began["commit"] - self._began["quiesce"] - synced
+        return Times(self._spent["quiesce"], self._spent["window"], still, self._spent["commit"])
+
+
+def guest_mapping(machine: Machine) -> Mapping:
+    """Return where a machine's process maps its memory."""
+    record = machine.record
+    return find_mapping(machine.pid, record.memory_file, record.shape.memory_bytes)
+
+
+def _sync_file(file: Path) -> None:
+    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

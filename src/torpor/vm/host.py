@@ -1,0 +1,322 @@
+"""The host: all machines and snapshots under one directory, and the only thing that starts
+machines.
+
+What crosses this seam is plain data and handles: ids, manifests, machines. Machines outlive the
+program; the next one that opens the directory adopts them.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torpor.vm import manifest as documents
+from torpor.vm.accelerator import Accelerator
+from torpor.vm.agent import Identity
+from torpor.vm.bases import OpenBases
+from torpor.vm.disk import Layer, node_name
+from torpor.vm.errors import HostError, SnapshotError, VmError
+from torpor.vm.freeze import Frozen, Wanted, freeze
+from torpor.vm.jail import Jail, pick_uid
+from torpor.vm.launch import Boot
+from torpor.vm.machine import RECORD, Machine
+from torpor.vm.manifest import MachineRecord
+from torpor.vm.processes import find_by_argument
+from torpor.vm.shape import check_fits, free_memory_bytes
+from torpor.vm.store import Collected, Store
+from torpor.vm.thaw import BootWanted, Site, boot, thaw
+
+ADOPT_LIMIT = 15.0
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What opening a host found and did with one machine that an earlier program had left."""
+
+    machine: str
+    outcome: Literal["adopted", "ended", "removed"]
+    why: str
+
+
+class Host:
+    """A directory of machines and snapshots. Make it with :meth:`open`."""
+
+    def __init__(self, home: Path, site: Site, lock: int) -> None:
+        self.home = home
+        self.store = site.store
+        self.machines: dict[str, Machine] = {}
+        self.recovered: tuple[Recovered, ...] = ()
+        self._site = site
+        self._lock = lock
+        self._committing: dict[str, asyncio.Task[None]] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        home: Path,
+        accelerator: Accelerator,
+        jail: Jail,
+        *,
+        golden: Store | None = None,
+        clock: Callable[[], int] | None = None,
+        wait: bool = False,
+    ) -> "Host":
+        """Open ``home``, adopt the machines that run there, and clean up after a crash.
+
+        ``golden`` is another store to thaw from. Raises :exc:`HostError` if another program has it
+        open, unless it is to ``wait`` for that.
+        """
+        home.mkdir(parents=True, exist_ok=True)
+        lock = await _take_lock(home, wait=wait)
+        try:
+            store = Store(home, golden)
+            machines = home / "machines"
+            machines.mkdir(exist_ok=True)
+            name = f"torpor-{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:12]}-"
+            bases = OpenBases(accelerator.qemu_version)
+            site = Site(machines, name, store, accelerator, jail, bases)
+            if clock is not None:
+                site = Site(machines, name, store, accelerator, jail, bases, clock)
+            host = cls(home, site, lock)
+            await host._recover()
+        except BaseException:
+            os.close(lock)
+            raise
+        return host
+
+    async def close(self) -> None:
+        """Let go of all machines, which run on, after the snapshots under way are durable."""
+        await asyncio.gather(*self._committing.values(), return_exceptions=True)
+        for machine in self.machines.values():
+            await machine.disconnect()
+        self.machines.clear()
+        await self._site.bases.close()
+        os.close(self._lock)
+
+    # Freeze and thaw
+
+    async def boot(self, wanted: BootWanted, identity: Identity | None = None) -> Machine:
+        """Start a machine from a disk. Raises :exc:`VmError`, and leaves nothing behind then."""
+        check_fits(wanted.shape, free_bytes=_free_memory())
+        return self._enter(await boot(self._site, wanted, identity, self._uid()))
+
+    async def boot_files(
+        self, snapshot: str, kernel: Boot, identity: Identity | None = None
+    ) -> Machine:
+        """Start a new machine from a snapshot's files alone, whatever made it."""
+        found = await asyncio.to_thread(self.store.verify, snapshot)
+        wanted = BootWanted(
+            found.shape,
+            found.disk,
+            found.tools,
+            found.guest,
+            kernel,
+            snapshot=snapshot,
+            generation=found.generation,
+        )
+        return await self.boot(wanted, identity)
+
+    async def thaw(self, snapshot: str, identity: Identity | None = None) -> Machine:
+        """Start a machine from a snapshot, as it was, or as somebody else with ``identity``.
+
+        Raises :exc:`VmError`, and leaves nothing behind then.
+        """
+        return self._enter(await thaw(self._site, snapshot, identity, self._uid()))
+
+    async def freeze(self, machine: Machine, wanted: Wanted) -> Frozen:
+        """Make a snapshot; it becomes durable in the background, see :meth:`durable`.
+
+        Raises :exc:`FreezeError`, the machine running on as before.
+        """
+        frozen = await freeze(machine, self.store, wanted)
+        if wanted.then == "stop":
+            await machine.remove()
+        snapshot = frozen.manifest.id
+        task = asyncio.create_task(self._make_durable(snapshot), name=f"durable {snapshot}")
+        self._committing[snapshot] = task
+        task.add_done_callback(lambda _: self._committing.pop(snapshot, None))
+        return frozen
+
+    async def _make_durable(self, snapshot: str) -> None:
+        await asyncio.to_thread(self.store.make_durable, snapshot)
+
+    async def durable(self, snapshot: str) -> None:
+        """Return when a snapshot survives a power cut. Raises :exc:`SnapshotError` or OSError."""
+        task = self._committing.get(snapshot)
+        if task is not None:
+            await asyncio.shield(task)
+        elif not self.store.durable(snapshot):
+            await asyncio.to_thread(self.store.make_durable, snapshot)
+
+    async def fork(self, machine: Machine, count: int) -> "Forked":
+        """Make ``count`` new machines out of one that runs on.
+
+        A child that could not be started is an error in its place; the others live.
+        """
+        children = min(count, 64)
+        frozen = await self.freeze(
+            machine, Wanted("run", await self.cheaper_memory(machine, children))
+        )
+        return Forked(frozen, await self.thaw_many(frozen.manifest.id, children))
+
+    async def thaw_many(self, snapshot: str, count: int) -> list["Machine | VmError"]:
+        """Start ``count`` machines with identities of their own from one snapshot."""
+
+        async def one(number: int) -> Machine | VmError:
+            try:
+                return await self.thaw(snapshot, Identity.of(f"{snapshot[-8:]}-{number}"))
+            except VmError as error:
+                return error
+
+        return list(await asyncio.gather(*(one(number) for number in range(count))))
+
+    async def cheaper_memory(self, machine: Machine, children: int) -> Literal["delta", "base"]:
+        """Say which form of memory costs less for a snapshot that ``children`` are thawed from."""
+        return "delta" if machine.record.base is not None else "base"
+
+    # Snapshots
+
+    async def remove(self, snapshot: str) -> Collected:
+        """Remove a snapshot and what only it needed. Raises :exc:`SnapshotError`."""
+        task = self._committing.get(snapshot)
+        if task is not None:
+            await asyncio.wait([task])
+        self.store.remove(snapshot)
+        return self.collect()
+
+    def collect(self) -> Collected:
+        """Remove what neither a snapshot nor a machine reaches."""
+        used = [name for machine in self.machines.values() for name in machine.record.uses()]
+        return self.store.collect(used)
+
+    # Machines
+
+    async def end(self, machine: Machine) -> None:
+        """End a machine and forget it; its state since its last snapshot is lost."""
+        await machine.remove()
+        self.machines.pop(machine.id, None)
+
+    def _enter(self, machine: Machine) -> Machine:
+        self.machines[machine.id] = machine
+        machine.on_end(self._forget)
+        return machine
+
+    def _forget(self, machine: Machine, _reason: VmError) -> None:
+        self.machines.pop(machine.id, None)
+
+    def _uid(self) -> int:
+        records = (entry / RECORD for entry in self._site.directory.iterdir())
+        taken = []
+        for record in records:
+            with contextlib.suppress(VmError, OSError):
+                taken.append(documents.read(MachineRecord, record).uid)
+        return pick_uid(taken)
+
+    # After a crash
+
+    async def _recover(self) -> None:
+        left = sorted(self._site.directory.iterdir())
+        self.recovered = tuple([await self._recover_machine(directory) for directory in left])
+        self.collect()
+        for snapshot in self.store.ids():
+            if not self.store.durable(snapshot):
+                with contextlib.suppress(SnapshotError, OSError):
+                    await asyncio.to_thread(self._finish_durable, snapshot)
+
+    def _finish_durable(self, snapshot: str) -> None:
+        self.store.verify(snapshot)
+        self.store.make_durable(snapshot)
+
+    async def _recover_machine(self, directory: Path) -> Recovered:
+        try:
+            record = documents.read(MachineRecord, directory / RECORD)
+        except (VmError, OSError) as error:
+            return self._discard(directory, None, f"its record cannot be read: {error}")
+        ending = record.ending is not None and record.ending in self.store.ids()
+        if ending:
+            return self._discard(directory, record, f"its snapshot {record.ending} is complete")
+        if record.process is None or not record.process.alive():
+            return self._discard(directory, record, "its process is gone")
+        if not record.ready:
+            return self._discard(directory, record, "it had not been woken yet")
+        machine = Machine(directory, record)
+        try:
+            await machine.connect()
+            await self._find_top(machine)
+            await machine.qmp.cont()
+            agent = await machine.attach(ADOPT_LIMIT)
+            await agent.resume()
+            machine.update(ending=None)
+        except (VmError, OSError, TimeoutError) as error:
+            await machine.remove()
+            return Recovered(directory.name, "ended", f"it could not be adopted: {error}")
+        self._enter(machine)
+        return Recovered(directory.name, "adopted", "its process runs")
+
+    async def _find_top(self, machine: Machine) -> None:
+        """Note the top layer that QEMU really writes to, if a fork was cut off right after its
+        change."""
+        name = await machine.qmp.disk_top("root")
+        for file in machine.directory.glob("*.qcow2"):
+            new = Layer(file.stem, "qcow2", machine.record.top.size)
+            if node_name(new) == name and new != machine.record.top:
+                machine.promote_top(new)
+        for file in machine.directory.glob("*.qcow2"):
+            if file.name != machine.record.top.file_name:
+                file.unlink()
+
+    def _discard(self, directory: Path, record: MachineRecord | None, why: str) -> Recovered:
+        ended = False
+        processes = find_by_argument(f"{self._site.name}{directory.name}")
+        if record is not None and record.process is not None:
+            processes.append(record.process)
+        for process in processes:
+            ended = ended or process.alive()
+            process.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+        return Recovered(directory.name, "ended" if ended else "removed", why)
+
+
+@dataclass(frozen=True)
+class Forked:
+    """A fork: the snapshot it went through, and each child or why it did not come."""
+
+    frozen: Frozen
+    children: "list[Machine | VmError]"
+
+
+async def _take_lock(home: Path, *, wait: bool) -> int:
+    fd = os.open(home / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not wait:
+                    raise HostError(
+                        f"Another program (process {_holder(fd)}) has {home} open.",
+                        state="Nothing was changed.",
+                        todo="End it, or set TORPOR_HOME to another directory.",
+                    ) from None
+                await asyncio.sleep(0.2)
+                continue
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(os.getpid()).encode(), 0)
+            return fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _holder(fd: int) -> str:
+    return os.pread(fd, 20, 0).decode("ascii", "replace") or "?"
+
+
+def _free_memory() -> int:
+    return free_memory_bytes(Path("/proc/meminfo").read_text())

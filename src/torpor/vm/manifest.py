@@ -1,0 +1,146 @@
+"""What is written down of snapshots and machines, strictly read back (``docs/snapshots.md``)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from torpor.vm.accelerator import Accelerator
+from torpor.vm.disk import Layer
+from torpor.vm.errors import SnapshotError
+from torpor.vm.processes import ProcessId
+from torpor.vm.shape import Shape
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of a snapshot: base ``base``, and a delta over it if ``delta``."""
+
+    base: str
+    delta: bool
+
+
+@dataclass(frozen=True)
+class GuestVersions:
+    """What runs inside: the kernel's release, and the digest of the tools disk with the agent."""
+
+    kernel: str
+    tools: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A snapshot. It never changes once its directory is visible.
+
+    ``memory`` is None for a snapshot of the disk alone. ``disk`` is the chain, bottom first.
+    ``stored_bytes`` is what this snapshot added to the store, ``allocated_bytes`` what the machine
+    was promised: memory and virtual disk. ``sizes`` are those of the files that it added.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    version: int
+    id: str
+    created_at: str
+    parent: str | None
+    generation: int
+    shape: Shape
+    accelerator: str
+    qemu_version: tuple[int, int, int]
+    cpu: str
+    guest: GuestVersions
+    guest_boot_id: str
+    host_boot_id: str
+    memory: Memory | None
+    disk: tuple[Layer, ...]
+    tools: Layer
+    sizes: dict[str, int]
+    stored_bytes: int
+    allocated_bytes: int
+    labels: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The SHA-256 sums of everything that a snapshot needs, by path in the store.
+
+    Written last, after all of it was forced to disk: a snapshot with sums is durable.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    files: dict[str, str]
+
+
+@dataclass(frozen=True)
+class MachineRecord:
+    """What must be known to adopt a machine again, or to clean up after it.
+
+    ``memory_file`` is device and inode of the file that its memory maps. ``ready`` says that its
+    agent has been woken, ``ending`` names the snapshot with which it was to stop.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    version: int
+    id: str
+    name: str
+    process: ProcessId | None
+    uid: int
+    shape: Shape
+    accelerator: Accelerator
+    guest: GuestVersions
+    base: str | None
+    memory_file: tuple[int, int]
+    layers: tuple[Layer, ...]
+    top: Layer
+    tools: Layer
+    snapshot: str | None
+    generation: int
+    guest_boot_id: str
+    ready: bool = False
+    ending: str | None = None
+
+    def uses(self) -> Iterator[str]:
+        """Yield the store paths that the machine needs."""
+        if self.base is not None:
+            yield f"bases/{self.base}.mem"
+        for layer in (*self.layers, self.top, self.tools):
+            yield f"layers/{layer.file_name}"
+
+
+T = TypeVar("T", Manifest, Sums, MachineRecord)
+
+
+def write(value: Manifest | Sums | MachineRecord) -> bytes:
+    """Return ``value`` as JSON."""
+    return TypeAdapter(type(value)).dump_json(value, indent=1)
+
+
+def read(kind: type[T], file: Path) -> T:
+    """Return what :func:`write` wrote to ``file``. Raises :exc:`SnapshotError` and OSError."""
+    return parse(kind, file.read_bytes(), file.name)
+
+
+def parse(kind: type[T], text: bytes, name: str) -> T:
+    """Return what ``text`` describes. Raises :exc:`SnapshotError`."""
+    try:
+        head = TypeAdapter(dict[str, Any]).validate_json(text)
+        version = head.get("version", VERSION)
+        if version != VERSION:
+            raise SnapshotError(
+                f"{name} has version {version!r}; this Torpor reads version {VERSION}.",
+                state="Nothing was changed.",
+                todo="Use the Torpor that wrote it.",
+            )
+        return TypeAdapter(kind).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the document"
+        raise SnapshotError(
+            f"{name} is damaged: {where}: {first['msg']}.", state="Nothing was changed."
+        ) from None

@@ -1,0 +1,138 @@
+"""QEMU's command line: all of it, in one place, because both sides of a snapshot must agree on
+it."""
+
+from dataclasses import dataclass
+
+from torpor.vm.accelerator import QEMU, Accelerator
+from torpor.vm.disk import Layer, chain_nodes, node_name, raw_node
+from torpor.vm.shape import MIB, Shape
+
+DISK = "root"
+SLOTS = ("workspace", "spare")
+"""Disks without content: virtio-mmio has no hotplug, so what a machine may get later has its place
+now."""
+MACHINE = ",".join((
+    "microvm", "x-option-roms=on", "acpi=on", "pit=on", "pic=on", "rtc=on", "isa-serial=on",
+    "suppress-vmdesc=on", "memory-backend=ram",
+))  # fmt: skip
+BOOT_ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1 nowatchdog init_on_free=1"
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """The open descriptors that QEMU inherits; it works on nothing else.
+
+    ``monitor``, ``agent`` and ``console`` are listening sockets.
+    """
+
+    memory: int
+    monitor: int
+    agent: int
+    console: int
+    layers: tuple[int, ...]
+    top: int
+    tools: int
+
+    def all(self) -> tuple[int, ...]:
+        """Every descriptor once."""
+        return (
+            self.memory,
+            self.monitor,
+            self.agent,
+            self.console,
+            *self.layers,
+            self.top,
+            self.tools,
+        )
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Descriptors of what a cold boot starts."""
+
+    image: int
+    initramfs: int
+    arguments: str = ""
+
+
+def command_line(
+    name: str,
+    shape: Shape,
+    accelerator: Accelerator,
+    layers: tuple[Layer, ...],
+    top: Layer,
+    descriptors: Descriptors,
+    kernel: Kernel | None,
+) -> list[str]:
+    """Return the command line of a machine that boots ``kernel``, or waits for a saved state if
+    None.
+
+    ``name`` is an argument of its own, by which the process can be found.
+    """
+    fdsets: list[str] = []
+
+    def fdset(fd: int) -> int:
+        fdsets.extend(("-add-fd", f"fd={fd},set={fd}"))
+        return fd
+
+    chain = chain_nodes(
+        layers, [fdset(fd) for fd in descriptors.layers], top, fdset(descriptors.top)
+    )
+    tools = fdset(descriptors.tools)
+    # fmt: off
+    line = [
+        QEMU, "-name", name,
+        "-M", MACHINE,
+        *accelerator.arguments,
+        "-m", f"{shape.memory_mib}M", "-smp", str(shape.vcpus),
+        "-object", _memory(shape, accelerator, descriptors.memory),
+        # Both sides: without RAM in the stream there is nothing of the configuration to compare.
+        "-global", "migration.send-configuration=off",
+        "-global", "virtio-mmio.force-legacy=false",
+        "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+        "-chardev", f"socket,id=monitor,fd={descriptors.monitor},server=on,wait=off",
+        "-mon", "chardev=monitor,mode=control",
+        "-chardev", f"socket,id=console,fd={descriptors.console},server=on,wait=off",
+        "-serial", "chardev:console",
+        *fdsets,
+        *chain,
+        "-device", f"virtio-blk-device,id={DISK},drive={node_name(top)},serial=torpor-root",
+        "-blockdev", raw_node("tools", tools),
+        "-device", "virtio-blk-device,id=tools,drive=tools,serial=torpor-tools",
+    ]
+    for slot in SLOTS:
+        line += [
+            "-blockdev", f"driver=null-co,node-name={slot},size={MIB},read-zeroes=on",
+            "-device", f"virtio-blk-device,id={slot},drive={slot},serial=torpor-{slot}",
+        ]
+    line += [
+        "-device", "virtio-serial-device,max_ports=2",
+        "-chardev", f"socket,id=agent,fd={descriptors.agent},server=on,wait=off",
+        "-device", "virtserialport,chardev=agent,name=torpor.agent",
+    ]
+    if kernel is None:
+        line += ["-S", "-incoming", "defer"]
+    else:
+        arguments = f"{BOOT_ARGUMENTS} {accelerator.kernel_arguments} {kernel.arguments}"
+        line += [
+            "-kernel", f"/proc/self/fd/{kernel.image}",
+            "-initrd", f"/proc/self/fd/{kernel.initramfs}",
+            "-append", " ".join(arguments.split()),
+        ]
+    # fmt: on
+    return line
+
+
+def _memory(shape: Shape, accelerator: Accelerator, fd: int) -> str:
+    # share=off maps privately, so the base is never written. QEMU before 8.2 still opens the file
+    # for # writing, so there it is a sealed copy in memory (torpor.vm.base.seal_base).
+    access = "readonly=on,rom=off," if maps_read_only(accelerator.qemu_version) else ""
+    return (
+        f"memory-backend-file,id=ram,size={shape.memory_mib}M,{access}share=off,"
+        f"mem-path=/proc/self/fd/{fd}"
+    )
+
+
+def maps_read_only(version: tuple[int, int, int]) -> bool:
+    """Whether this QEMU can map guest memory privately from a file that it opens read-only."""
+    return version >= (8, 2, 0)

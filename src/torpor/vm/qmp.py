@@ -1,0 +1,175 @@
+"""QMP, QEMU's control protocol, over a UNIX socket. The only module that knows its commands'
+names."""
+
+import asyncio
+import itertools
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from qemu.qmp import EventListener, ExecuteError, Message, QMPClient, QMPError
+
+from torpor.vm.disk import Layer, layer_node, node_name
+from torpor.vm.errors import VmError
+
+# The library logs what it also raises.
+logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL + 1)
+
+ENDS = ("SHUTDOWN", "RESET", "STOP", "RESUME", "BLOCK_IO_ERROR", "GUEST_PANICKED")
+
+
+class QmpError(VmError):
+    """QEMU refused a command or went away."""
+
+
+class Qmp:
+    """A connected monitor of one machine."""
+
+    def __init__(self, client: QMPClient) -> None:
+        self._client = client
+        self._fdsets = itertools.count(1000)
+        self._migration = EventListener("MIGRATION")
+        client.register_listener(self._migration)
+
+    @classmethod
+    async def connect(
+        cls, sock: socket.socket, on_event: Callable[[str, dict[str, Any]], None]
+    ) -> "Qmp":
+        """Negotiate on a connected socket, which this object then owns. Raises :exc:`QmpError`.
+
+        ``on_event`` gets the name and data of the events that tell of a machine's end or stop.
+        """
+        client = QMPClient("torpor")
+
+        def tell(event: Message) -> bool:
+            on_event(str(event["event"]), dict(cast("dict[str, Any]", event.get("data", {}))))
+            return False  # heard: nothing is queued, so nothing has to be read
+
+        ends = EventListener(ENDS, tell)
+        client.register_listener(ends)
+        try:
+            await client.connect(sock)
+        except QMPError as error:
+            raise QmpError(f"QEMU's monitor does not answer: {error}.") from error
+        return cls(client)
+
+    async def execute(self, command: str, **arguments: object) -> Any:
+        """Run one command; underscores in argument names stand for hyphens. Raises
+        :exc:`QmpError`."""
+        named = {name.replace("_", "-"): value for name, value in arguments.items()}
+        try:
+            return await self._client.execute(command, named)
+        except ExecuteError as error:
+            raise QmpError(f"QEMU refused {command}: {error}.") from error
+        except QMPError as error:
+            raise QmpError(f"QEMU went away during {command}.") from error
+
+    async def disconnect(self) -> None:
+        """End the connection; the machine is not touched."""
+        try:
+            await self._client.disconnect()
+        except (QMPError, OSError, EOFError):
+            return  # it was lost already
+
+    async def stop(self) -> None:
+        """Stop the vCPUs; QEMU flushes every block node on the way."""
+        await self.execute("stop")
+
+    async def cont(self) -> None:
+        """Let the vCPUs run."""
+        await self.execute("cont")
+
+    async def running(self) -> bool:
+        """Whether the vCPUs run."""
+        return bool((await self.execute("query-status"))["running"])
+
+    async def status(self) -> str:
+        """QEMU's own word for the state of the machine."""
+        return str((await self.execute("query-status"))["status"])
+
+    async def add_fd(self, *fds: int) -> int:
+        """Hand descriptors over into a new set and return its number, for ``/dev/fdset/<n>``."""
+        number = next(self._fdsets)
+        for fd in fds:
+            self._client.send_fd_scm(fd)
+            await self.execute("add-fd", fdset_id=number)
+        return number
+
+    async def remove_fds(self, fdset: int) -> None:
+        """Give a set back; QEMU closes what it no longer uses of it."""
+        await self.execute("remove-fd", fdset_id=fdset)
+
+    async def save_devices(self, fd: int) -> None:
+        """Write the state of devices and CPUs, without RAM, to the write-only descriptor ``fd``.
+
+        The machine must be stopped. The command is named for Xen and works without it;
+        ``live=false`` keeps the disks active (``migration/savevm.c``,
+        ``qmp_xen_save_devices_state``).
+        """
+        fdset = await self.add_fd(fd)
+        try:
+            await self.execute("xen-save-devices-state", filename=f"/dev/fdset/{fdset}", live=False)
+        finally:
+            await self.remove_fds(fdset)
+
+    async def load_devices(self, fd: int, limit: float) -> None:
+        """Load what :meth:`save_devices` wrote; QEMU was started with ``-incoming defer -S``."""
+        await self.execute(
+            "migrate-set-capabilities", capabilities=[{"capability": "events", "state": True}]
+        )
+        self._client.send_fd_scm(fd)
+        await self.execute("getfd", fdname="devices")
+        await self.execute("migrate-incoming", uri="fd:devices")
+        async with asyncio.timeout(limit):
+            while True:
+                event = await self._migration.get()
+                status = cast("dict[str, str]", event["data"])["status"]
+                if status == "completed":
+                    return
+                if status == "failed":
+                    raise QmpError("QEMU could not load the saved device state.")
+
+    async def disk_top(self, device: str) -> str:
+        """Return the node name of the top layer under the virtio disk with the qdev id
+        ``device``."""
+        for block in await self.execute("query-block"):
+            if device in str(block.get("qdev", "")).split("/"):
+                return str(block["inserted"]["node-name"])
+        raise QmpError(f"QEMU has no disk {device}.")
+
+    async def put_layer(self, fd: int, layer: Layer, device: str) -> None:
+        """Put the empty layer behind ``fd`` over a disk: from now on QEMU writes only to it."""
+        old = await self.disk_top(device)
+        fdset = await self.add_fd(fd)
+        await self.execute("blockdev-add", **layer_node(layer, fdset))
+        await self.execute("blockdev-snapshot", node=old, overlay=node_name(layer))
+
+
+def connect_unix(directory: int, name: str) -> socket.socket:
+    """Connect to the socket ``name`` in the directory behind a descriptor.
+
+    Through ``/proc/self/fd``, because a socket's address holds 107 bytes and paths are longer.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.connect(f"/proc/self/fd/{directory}/{name}")
+    except BaseException:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
+
+
+def listen_unix(directory: int, name: str) -> socket.socket:
+    """Make and listen on the socket ``name`` in the directory behind a descriptor."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.bind(f"/proc/self/fd/{directory}/{name}")
+        Path(f"/proc/self/fd/{directory}/{name}").chmod(0o600)
+        sock.listen(4)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

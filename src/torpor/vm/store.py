@@ -1,0 +1,299 @@
+"""Where snapshots live on disk, and what keeps them whole.
+
+    snapshots/<id>/     manifest.json, devices, memory.delta, and sums.json once it is durable
+    bases/<id>.mem      memory bases
+    layers/<id>.<fmt>   disk layers
+
+Everything is written elsewhere and renamed into place, never changed, and removed when nothing
+reaches it any more. A snapshot exists when its directory has its final name. A store can look into
+another one (golden snapshots, shared by many) for bases and layers; it never writes there.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from torpor.vm import manifest as documents
+from torpor.vm.accelerator import host_boot_id
+from torpor.vm.base import digest_base
+from torpor.vm.disk import Layer
+from torpor.vm.errors import SnapshotError
+from torpor.vm.manifest import Manifest, Sums
+
+MANIFEST, DEVICES, DELTA, SUMS = "manifest.json", "devices", "memory.delta", "sums.json"
+_PARTIAL, _TRASH = ".partial-", ".trash-"
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a garbage collection removed: names in the store, and the bytes that they took."""
+
+    names: tuple[str, ...]
+    freed_bytes: int
+
+
+class Store:
+    """One directory of snapshots."""
+
+    def __init__(self, root: Path, also: "Store | None" = None) -> None:
+        self.root = root
+        self._also = also
+        self._verified: dict[tuple[int, ...], str] = {}
+        for part in ("snapshots", "bases", "layers"):
+            (root / part).mkdir(parents=True, exist_ok=True)
+        root.chmod(0o700)
+
+    # Finding
+
+    def ids(self) -> list[str]:
+        """Return the ids of this store's snapshots, the oldest first."""
+        found = [
+            (entry.stat().st_mtime_ns, entry.name)
+            for entry in (self.root / "snapshots").iterdir()
+            if not entry.name.startswith(".")
+        ]
+        return [name for _, name in sorted(found)]
+
+    def manifest(self, snapshot: str) -> Manifest:
+        """Return a snapshot's manifest. Raises :exc:`SnapshotError`."""
+        return documents.read(Manifest, self.directory(snapshot) / MANIFEST)
+
+    def directory(self, snapshot: str) -> Path:
+        """Return the directory of a snapshot, here or in the other store.
+
+        Raises :exc:`SnapshotError` if there is none.
+        """
+        for store in self._stores():
+            directory = store.root / "snapshots" / snapshot
+            if "/" not in snapshot and not snapshot.startswith(".") and directory.is_dir():
+                return directory
+        raise SnapshotError(f"There is no snapshot {snapshot!r}.", state="Nothing was changed.")
+
+    def base(self, base: str) -> Path:
+        """Return the file of a memory base. Raises :exc:`SnapshotError` if it is missing."""
+        return self._object(f"bases/{base}.mem")
+
+    def layer(self, layer: Layer) -> Path:
+        """Return the file of a disk layer. Raises :exc:`SnapshotError` if it is missing."""
+        return self._object(f"layers/{layer.file_name}")
+
+    def _object(self, name: str) -> Path:
+        for store in self._stores():
+            if (store.root / name).exists():
+                return store.root / name
+        raise SnapshotError(
+            f"{name} is missing from the store.",
+            state="Other snapshots are not touched.",
+            todo="Restore it from a backup, or remove the snapshots that need it.",
+        )
+
+    def _stores(self) -> Iterator["Store"]:
+        yield self
+        if self._also is not None:
+            yield self._also
+
+    # Writing
+
+    def begin(self, snapshot: str) -> Path:
+        """Make and return the directory in which a new snapshot is put together, not yet
+        visible."""
+        partial = self.root / "snapshots" / f"{_PARTIAL}{snapshot}"
+        partial.mkdir()
+        return partial
+
+    def commit(self, partial: Path, new: Manifest, objects: dict[str, Path]) -> None:
+        """Make a snapshot visible: hard-link its new ``objects`` (by store path), rename its
+        directory.
+
+        Survives the end of this process at any moment, not yet a power cut: see
+        :meth:`make_durable`.
+        """
+        for name, file in objects.items():
+            os.link(file, self.root / name)
+        (partial / MANIFEST).write_bytes(documents.write(new))
+        partial.rename(self.root / "snapshots" / new.id)
+
+    def abandon(self, partial: Path) -> None:
+        """Remove what :meth:`begin` made."""
+        shutil.rmtree(partial, ignore_errors=True)
+
+    def make_durable(self, snapshot: str) -> Sums:
+        """Force a snapshot to disk and write its sums. Blocks for as long as the disk takes.
+
+        Raises :exc:`SnapshotError` and OSError.
+        """
+        directory = self.directory(snapshot)
+        with contextlib.suppress(FileNotFoundError):
+            return documents.read(Sums, directory / SUMS)
+        found = documents.read(Manifest, directory / MANIFEST)
+        known = self._inherited_sums(found)
+        sums: dict[str, str] = {}
+        for name, file in self._needed(found):
+            if name in known:
+                sums[name] = known[name]
+                continue
+            with open(file, "rb", buffering=0) as opened:
+                os.fsync(opened.fileno())
+                sums[name] = self._digest(opened.fileno())
+        result = Sums(sums)
+        new = directory / f".{SUMS}"
+        new.write_bytes(documents.write(result))
+        _fsync(new)
+        for place in ("snapshots", "bases", "layers"):
+            _fsync(self.root / place)
+        new.rename(directory / SUMS)
+        _fsync(directory)
+        return result
+
+    def durable(self, snapshot: str) -> bool:
+        """Whether a snapshot survives a power cut."""
+        return (self.directory(snapshot) / SUMS).exists()
+
+    def _inherited_sums(self, found: Manifest) -> dict[str, str]:
+        if found.parent is None:
+            return {}
+        try:
+            parent = documents.read(Sums, self.directory(found.parent) / SUMS)
+        except (SnapshotError, OSError):
+            return {}
+        return {name: value for name, value in parent.files.items() if "/" in name}
+
+    def _needed(self, found: Manifest) -> Iterator[tuple[str, Path]]:
+        directory = self.directory(found.id)
+        yield MANIFEST, directory / MANIFEST
+        if found.memory is not None:
+            yield DEVICES, directory / DEVICES
+            if found.memory.delta:
+                yield DELTA, directory / DELTA
+            yield f"bases/{found.memory.base}.mem", self.base(found.memory.base)
+        for layer in (*found.disk, found.tools):
+            yield f"layers/{layer.file_name}", self.layer(layer)
+
+    # Verifying
+
+    def verify(self, snapshot: str) -> Manifest:
+        """Check that a snapshot is whole and return its manifest. Raises :exc:`SnapshotError`.
+
+        Files that this process has found good before, and whose size, times and inode are the same,
+        are not read again.
+        """
+        found = self.manifest(snapshot)
+        directory = self.directory(snapshot)
+        try:
+            sums = documents.read(Sums, directory / SUMS).files
+        except FileNotFoundError:
+            sums = {}
+            if found.host_boot_id != host_boot_id():
+                raise SnapshotError(
+                    f"Snapshot {snapshot} was not made durable before the host went down.",
+                    state="Nothing was changed.",
+                    todo="Use an older snapshot.",
+                ) from None
+        for name, file in self._needed(found):
+            self._verify_file(snapshot, name, file, sums.get(name), found.sizes.get(name))
+        return found
+
+    def _verify_file(
+        self, snapshot: str, name: str, file: Path, wanted: str | None, size: int | None
+    ) -> None:
+        def damaged(what: str) -> SnapshotError:
+            return SnapshotError(
+                f"Snapshot {snapshot} is damaged: {name} {what}.",
+                state="Nothing was started or changed; snapshots without this file are well.",
+                todo="Use another snapshot, or restore the file from a backup.",
+            )
+
+        try:
+            with open(file, "rb", buffering=0) as opened:
+                status = os.fstat(opened.fileno())
+                if size is not None and status.st_size != size:
+                    raise damaged(f"has {status.st_size} bytes, not {size}")
+                if wanted is not None and self._digest(opened.fileno()) != wanted:
+                    raise damaged("does not have the content that was saved")
+        except FileNotFoundError:
+            raise damaged("is missing") from None
+
+    def _digest(self, fd: int) -> str:
+        s = os.fstat(fd)
+        key = (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+        if key not in self._verified:
+            self._verified[key] = digest_base(fd)
+        return self._verified[key]
+
+    # Removing
+
+    def remove(self, snapshot: str) -> None:
+        """Remove a snapshot; what others need of it stays. Raises :exc:`SnapshotError`."""
+        directory = self.root / "snapshots" / snapshot
+        if snapshot.startswith(".") or not directory.is_dir():
+            raise SnapshotError(f"There is no snapshot {snapshot!r}.", state="Nothing was changed.")
+        trash = directory.with_name(f"{_TRASH}{snapshot}")
+        directory.rename(trash)
+        shutil.rmtree(trash)
+
+    def collect(self, used: Iterable[str], building: Iterable[str] = ()) -> Collected:
+        """Remove what no snapshot and nothing in ``used`` (store paths) reaches.
+
+        ``building`` names snapshots that are being put together; other unfinished ones are removed.
+        A snapshot whose manifest cannot be read keeps the store from removing bases and layers.
+        """
+        names: list[str] = []
+        freed = 0
+        for entry in (self.root / "snapshots").iterdir():
+            unfinished = entry.name.startswith(_PARTIAL) and (
+                entry.name.removeprefix(_PARTIAL) not in set(building)
+            )
+            if unfinished or entry.name.startswith(_TRASH):
+                freed += stored_bytes(entry.rglob("*"))
+                names.append(entry.name)
+                shutil.rmtree(entry)
+        reached = set(used)
+        for snapshot in self.ids():
+            try:
+                found = self.manifest(snapshot)
+            except (SnapshotError, OSError):
+                return Collected(tuple(names), freed)
+            reached.update(name for name in reachable(found))
+        for part in ("bases", "layers"):
+            for file in (self.root / part).iterdir():
+                if f"{part}/{file.name}" not in reached:
+                    freed += stored_bytes([file])
+                    names.append(f"{part}/{file.name}")
+                    file.unlink()
+        return Collected(tuple(names), freed)
+
+    def stored_bytes(self) -> int:
+        """Return what this store takes on disk, in bytes; sparse files count as what they hold."""
+        return stored_bytes(self.root.rglob("*"))
+
+
+def reachable(found: Manifest) -> Iterator[str]:
+    """Yield the store paths of the bases and layers that a snapshot needs."""
+    if found.memory is not None:
+        yield f"bases/{found.memory.base}.mem"
+    for layer in (*found.disk, found.tools):
+        yield f"layers/{layer.file_name}"
+
+
+def stored_bytes(files: Iterable[Path]) -> int:
+    """Return the bytes that files take on disk, each inode once."""
+    total = 0
+    seen = set()
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            status = file.lstat()
+            if file.is_file() and (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                total += status.st_blocks * 512
+    return total
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

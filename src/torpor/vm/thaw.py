@@ -1,0 +1,234 @@
+"""Thaw: a snapshot -> a running machine. And boot: a disk -> a running machine.
+
+The snapshot is only read. Until the guest has been woken the new machine counts for nothing: if any
+step fails it is removed, and the snapshot is as it was.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from torpor.vm import manifest
+from torpor.vm.accelerator import Accelerator
+from torpor.vm.agent import Identity
+from torpor.vm.bases import OpenBases
+from torpor.vm.delta import Delta
+from torpor.vm.disk import Layer, create_layer
+from torpor.vm.errors import LaunchError, SnapshotError
+from torpor.vm.freeze import guest_mapping, new_id
+from torpor.vm.jail import Jail
+from torpor.vm.launch import Boot, Parts, launch
+from torpor.vm.machine import Machine, write_record
+from torpor.vm.manifest import GuestVersions, MachineRecord, Manifest
+from torpor.vm.pages import written_runs
+from torpor.vm.shape import Shape
+from torpor.vm.store import DELTA, DEVICES, Store
+
+WAKE_LIMIT = 30.0
+LOAD_LIMIT = 30.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where machines are made: ``directory`` holds a directory for each; ``name`` goes before its
+    id in its QEMU's ``-name``. ``clock`` is the wall clock that guests are set to, in ns."""
+
+    directory: Path
+    name: str
+    store: Store
+    accelerator: Accelerator
+    jail: Jail
+    bases: OpenBases
+    clock: Callable[[], int] = time.time_ns
+
+
+@dataclass(frozen=True)
+class BootWanted:
+    """A cold boot: the layers of its disk, bottom first, and what boots it."""
+
+    shape: Shape
+    disk: tuple[Layer, ...]
+    tools: Layer
+    guest: GuestVersions
+    boot: Boot
+    limit: float = 180.0
+    snapshot: str | None = None
+    generation: int = 0
+
+
+async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -> Machine:
+    """Start a machine from a snapshot with memory; it is ready when this returns.
+
+    With ``identity`` it becomes another machine than the one that was frozen. Raises
+    :exc:`SnapshotError`, :exc:`LaunchError`, OSError.
+    """
+    found = site.store.manifest(snapshot)
+    check_thaws_here(found, site.accelerator)
+    assert found.memory is not None
+    verified = asyncio.create_task(asyncio.to_thread(site.store.verify, snapshot))
+    async with _awaited(verified):
+        base_fd = await site.bases.get(found.memory.base, site.store.base(found.memory.base))
+        record = _record_of(found, site, uid, base_fd)
+        # 1. QEMU, stopped: memory mapped from the base, an empty layer over the disk.
+        async with _launched(site, record, base_fd, None) as machine:
+            # 2. The pages in which the machine differed from its base.
+            mapping = guest_mapping(machine)
+            if written_runs(mapping):
+                raise LaunchError("QEMU has written guest memory before it was told to.")
+            if found.memory.delta:
+                file = site.store.directory(snapshot) / DELTA
+                await asyncio.to_thread(_inject, file, machine, base_fd)
+            await verified
+            # 3. The state of devices and CPUs.
+            with open(site.store.directory(snapshot) / DEVICES, "rb", buffering=0) as devices:
+                await machine.qmp.load_devices(devices.fileno(), LOAD_LIMIT)
+            # 4. The guest runs; its agent wakes the user's processes when all is right.
+            await machine.qmp.cont()
+            await _wake(machine, identity, site, WAKE_LIMIT)
+            return machine
+
+
+async def boot(site: Site, wanted: BootWanted, identity: Identity | None, uid: int) -> Machine:
+    """Start a machine from a disk; it is ready when this returns. Raises as :func:`thaw`."""
+    memory = site.bases.empty(wanted.shape.memory_bytes)
+    try:
+        status = os.fstat(memory)
+        record = MachineRecord(
+            version=manifest.VERSION,
+            id=(machine := new_id()),
+            name=f"{site.name}{machine}",
+            process=None,
+            uid=uid,
+            shape=wanted.shape,
+            accelerator=site.accelerator,
+            guest=wanted.guest,
+            base=None,
+            memory_file=(status.st_dev, status.st_ino),
+            layers=wanted.disk,
+            top=_new_top(wanted.disk),
+            tools=wanted.tools,
+            snapshot=wanted.snapshot,
+            generation=wanted.generation,
+            guest_boot_id="",
+        )
+        async with _launched(site, record, memory, wanted.boot) as started:
+            await _wake(started, identity, site, wanted.limit)
+            return started
+    finally:
+        os.close(memory)
+
+
+def check_thaws_here(found: Manifest, accelerator: Accelerator) -> None:
+    """Raise :exc:`SnapshotError` if a snapshot's memory cannot run under this accelerator."""
+    todo = "Boot its disk instead (files only), or thaw it where it was made."
+    if found.memory is None:
+        raise SnapshotError(f"Snapshot {found.id} holds files only.", todo="Boot its disk.")
+    if found.accelerator != accelerator.name or found.cpu != accelerator.cpu:
+        raise SnapshotError(
+            f"Snapshot {found.id} was made under {found.accelerator} on {found.cpu}; here runs "
+            f"{accelerator.name} on {accelerator.cpu}.",
+            todo=todo,
+        )
+    if found.qemu_version[:2] != accelerator.qemu_version[:2]:
+        made, here = (
+            ".".join(map(str, version))
+            for version in (found.qemu_version, accelerator.qemu_version)
+        )
+        raise SnapshotError(
+            f"Snapshot {found.id} was made by QEMU {made}; here is {here}, and the two have not"
+            " been tested together.",
+            todo=todo,
+        )
+
+
+def _record_of(found: Manifest, site: Site, uid: int, base_fd: int) -> MachineRecord:
+    status = os.fstat(base_fd)
+    machine = new_id()
+    assert found.memory is not None
+    return MachineRecord(
+        version=manifest.VERSION,
+        id=machine,
+        name=f"{site.name}{machine}",
+        process=None,
+        uid=uid,
+        shape=found.shape,
+        accelerator=site.accelerator,
+        guest=found.guest,
+        base=found.memory.base,
+        memory_file=(status.st_dev, status.st_ino),
+        layers=found.disk,
+        top=_new_top(found.disk),
+        tools=found.tools,
+        snapshot=found.id,
+        generation=found.generation,
+        guest_boot_id=found.guest_boot_id,
+    )
+
+
+def _new_top(below: tuple[Layer, ...]) -> Layer:
+    return Layer(new_id(), "qcow2", below[-1].size)
+
+
+@asynccontextmanager
+async def _launched(
+    site: Site, record: MachineRecord, memory: int, boot: Boot | None
+) -> AsyncIterator[Machine]:
+    """Start QEMU and connect; remove the machine again if the block fails."""
+    directory = site.directory / record.id
+    directory.mkdir(mode=0o700)
+    machine: Machine | None = None
+    try:
+        write_record(directory, record)
+        top = directory / record.top.file_name
+        await create_layer(top, record.top.size)
+        parts = Parts(
+            record.shape,
+            record.accelerator,
+            memory,
+            tuple((layer, site.store.layer(layer)) for layer in record.layers),
+            (record.top, top),
+            site.store.layer(record.tools),
+            boot,
+        )
+        started = await launch(directory, record.name, parts, site.jail, record.uid)
+        machine = Machine(directory, record, started)
+        machine.update(process=started.process)
+        await machine.connect()
+        yield machine
+    except BaseException:
+        if machine is not None:
+            await asyncio.shield(machine.remove())
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+async def _wake(machine: Machine, identity: Identity | None, site: Site, limit: float) -> None:
+    agent = await machine.attach(limit)
+    await agent.wake(identity, site.clock)
+    machine.update(ready=True, guest_boot_id=agent.welcome.boot_id)
+
+
+def _inject(file: Path, machine: Machine, base_fd: int) -> None:
+    delta = Delta(file, machine.record.shape.memory_bytes)
+    try:
+        delta.inject(guest_mapping(machine), base_fd)
+    finally:
+        delta.close()
+
+
+@asynccontextmanager
+async def _awaited(task: asyncio.Task[Manifest]) -> AsyncIterator[None]:
+    """Make sure that ``task`` has ended; if it failed, that is the reason to tell."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        raise
+    await task
