@@ -1,0 +1,1 @@
+"""The experiments of ``torpor lab proof``, one module each."""
