@@ -30,8 +30,16 @@ def write(wanted: dict[str, Any], data: bytes) -> dict[str, Any]:
     path = wanted["path"]
     if wanted.get("parents"):
         os.makedirs(os.path.dirname(path) or "/", exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if wanted.get("truncate") else 0)
-    fd = os.open(path, flags, int(wanted.get("mode", 0o644)))
+    # Without O_NONBLOCK a FIFO that nobody reads would hold the agent for ever.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    if wanted.get("truncate"):
+        flags |= os.O_TRUNC
+    mode = int(wanted.get("mode", 0o644))
+    try:
+        fd = os.open(path, flags | os.O_EXCL, mode)
+        os.fchmod(fd, mode)  # whatever the umask
+    except FileExistsError:
+        fd = os.open(path, flags, mode)
     try:
         offset = int(wanted["offset"])
         written = 0

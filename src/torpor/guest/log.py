@@ -5,6 +5,9 @@ from collections.abc import Iterator
 
 from torpor.guest.wire import Chunk
 
+MERGED = 4 << 10
+"""Bytes up to which small writes are kept as one: each chunk costs 150 bytes beside its data."""
+
 
 class Log:
     """Bytes of several sources in the order in which they arrived, the oldest dropped past
@@ -23,7 +26,11 @@ class Log:
     def append(self, source: int, data: bytes, held_from: int | None = None) -> None:
         """Add ``data``; drop the oldest chunks past ``keep``, but none at or after
         ``held_from``."""
-        self._chunks.append(Chunk(self.end, source, data))
+        last = self._chunks[-1] if self._chunks else None
+        if last and last.source == source and len(last.data) + len(data) <= MERGED:
+            self._chunks[-1] = Chunk(last.seq, source, last.data + data)
+        else:
+            self._chunks.append(Chunk(self.end, source, data))
         self.end += len(data)
         while self.end - self.start > self.keep and len(self._chunks) > 1:
             oldest = self._chunks[0]

@@ -70,6 +70,17 @@ class WireError(ValueError):
     """A payload that does not have the form its kind promises."""
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if not -float("inf") < number < float("inf"):
+        raise WireError(f"{text} is no number")
+    return number
+
+
+# Python's JSON takes NaN, Infinity and 1e999, which int() then answers with other errors.
+_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+
+
 def encode(kind: int, stream: int, payload: bytes = b"") -> bytes:
     """Return the bytes of one frame, its flag included."""
     body = _HEAD.pack(kind, stream) + payload
@@ -89,7 +100,7 @@ def parse_document(payload: bytes) -> tuple[dict[str, Any], bytes]:
         (length,) = _CRC.unpack_from(payload)
         if length > len(payload) - _CRC.size:
             raise WireError("the document is longer than its frame")
-        value = json.loads(payload[_CRC.size : _CRC.size + length])
+        value = _JSON.decode(payload[_CRC.size : _CRC.size + length].decode())
     except (struct.error, ValueError, RecursionError) as error:
         raise WireError(f"not a document: {error}") from None
     if not isinstance(value, dict):

@@ -39,9 +39,11 @@ FINISHING = (
     # Empty means: made at the first boot.
     ': > "$1/etc/machine-id"; rm -f "$1/var/lib/dbus/machine-id"',
     f'echo {HOSTNAME} > "$1/etc/hostname"',
-    f'printf "%s\\n" "127.0.0.1 localhost" "127.0.1.1 {HOSTNAME}" "::1 localhost" > "$1/etc/hosts"',
+    'printf "%s localhost\\n" 127.0.0.1 ::1 > "$1/etc/hosts"',
+    f'echo 127.0.1.1 {HOSTNAME} >> "$1/etc/hosts"',
     'rm -rf "$1"/var/cache/apt/* "$1"/var/lib/apt/lists/* "$1"/var/cache/debconf/*-old',
-    'rm -rf "$1"/var/lib/dpkg/*-old "$1"/var/log/*.log "$1"/var/log/apt/* "$1"/var/cache/ldconfig/*',
+    'rm -rf "$1"/var/lib/dpkg/*-old "$1"/var/log/*.log "$1"/var/log/apt/*',
+    'rm -rf "$1"/var/cache/ldconfig/*',
 )
 
 

@@ -6,6 +6,8 @@ import asyncio
 import os
 import platform
 import re
+import shutil
+import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ from pathlib import Path
 
 from torpor.images.apt import Source, apt_network_options, debian_sources
 from torpor.images.errors import NOTHING_VISIBLE, ImageError
-from torpor.images.programs import run
+from torpor.images.programs import find_program, run
 from torpor.images.progress import Report, Step
 from torpor.images.stages import Building
 
@@ -21,6 +23,10 @@ from torpor.images.stages import Building
 SOURCE_DATE_EPOCH = "1700000000"
 # Its temporary tree is large, and /tmp is in memory on Debian 13.
 TEMPORARY = os.environ.get("TMPDIR", "/var/tmp")  # noqa: S108 - only mkdtemp works in it
+# As root, mmdebstrap mounts /proc, /sys and parts of /dev below its temporary tree, and on TERM its
+# children go on. In namespaces of its own, the mounts are nobody else's and the children end with
+# it. An ordinary user's mmdebstrap makes its own namespaces.
+CONTAINED = ("--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 FAILURE_ADVICE = (
     "If it could not reach the mirror: see that `apt-get update` works on this host, and that "
@@ -64,9 +70,11 @@ async def make_tar(
     sources = await asyncio.to_thread(debian_sources, suite)
     network = apt_network_options(await _apt_config(building))
     progress = Progress(report)
-    with _mirror_lines(sources) as mirrors:
+    root = os.geteuid() == 0
+    with _temporary(building, root) as temporary:
         await run(
-            "mmdebstrap",
+            *(("unshare", *CONTAINED, "--") if root else ()),
+            find_program("mmdebstrap"),
             "--verbose",
             "--mode=auto",
             f"--variant={variant}",
@@ -76,10 +84,11 @@ async def make_tar(
             *options,
             suite,
             str(out),
-            *mirrors,
+            *mirror_lines(sources, temporary),
             lock=building.lock,
-            environment={"SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, "TMPDIR": TEMPORARY},
+            environment={"SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, "TMPDIR": str(temporary)},
             on_line=progress.line,
+            end_by=signal.SIGKILL if root else signal.SIGTERM,
             advice=FAILURE_ADVICE,
         )
     if not out.is_file():
@@ -97,24 +106,39 @@ async def _apt_config(building: Building) -> str:
 
 
 @contextmanager
-def _mirror_lines(sources: Sequence[Source]) -> Iterator[list[str]]:
-    """The sources as mmdebstrap's MIRROR arguments; keys that stand in a source become files."""
-    with tempfile.TemporaryDirectory(dir=TEMPORARY, prefix="torpor-keys.") as directory:
-        Path(directory).chmod(0o755)
-        lines: list[str] = []
-        for number, source in enumerate(sources):
-            options = dict(source.options)
-            if "BEGIN PGP" in source.signed_by:
-                key = Path(directory, f"{number}.asc")
-                key.write_text(source.signed_by)
-                options["signed-by"] = str(key)
-            elif source.signed_by:
-                options["signed-by"] = ",".join(source.signed_by.split())
-            in_brackets = " ".join(f"{name}={value}" for name, value in options.items())
-            in_brackets = f" [{in_brackets}]" if in_brackets else ""
-            components = " ".join(source.components)
-            lines.append(f"deb{in_brackets} {source.uri} {source.suite} {components}")
-        yield lines
+def _temporary(building: Building, root: bool) -> Iterator[Path]:
+    """A directory for mmdebstrap's tree, to be seen by the root of its user namespace too."""
+    if root:
+        directory = building.path / "tmp"
+        directory.mkdir()
+        # It goes with the building directory if this process does not come so far.
+        yield directory
+        shutil.rmtree(directory)
+    else:
+        # A home directory may be closed to that root.
+        with tempfile.TemporaryDirectory(
+            dir=TEMPORARY, prefix="torpor.", ignore_cleanup_errors=True
+        ) as name:
+            Path(name).chmod(0o755)
+            yield Path(name)
+
+
+def mirror_lines(sources: Sequence[Source], directory: Path) -> list[str]:
+    """The sources as mmdebstrap's MIRROR arguments; a key's text goes into a file."""
+    lines: list[str] = []
+    for number, source in enumerate(sources):
+        options = dict(source.options)
+        if "BEGIN PGP" in source.signed_by:
+            key = directory / f"{number}.asc"
+            key.write_text(source.signed_by)
+            options["signed-by"] = str(key)
+        elif source.signed_by:
+            options["signed-by"] = ",".join(source.signed_by.split())
+        in_brackets = " ".join(f"{name}={value}" for name, value in options.items())
+        in_brackets = f" [{in_brackets}]" if in_brackets else ""
+        components = " ".join(source.components)
+        lines.append(f"deb{in_brackets} {source.uri} {source.suite} {components}")
+    return lines
 
 
 class Progress:

@@ -26,6 +26,7 @@ PACKAGE_OF = {
     "tar": "tar",
     "fallocate": "util-linux",
     "setpriv": "util-linux",
+    "unshare": "util-linux",
     "sync": "coreutils",
 }
 
@@ -55,20 +56,21 @@ async def run(
     lock: int,
     environment: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] = ignore_line,
+    end_by: signal.Signals = signal.SIGTERM,
     advice: str = "Run the same command again; if it fails again, the lines above say why.",
 ) -> None:
     """Run a program to its end; `on_line` gets its lines (stdout and stderr in one).
 
     Raises ImageError with the last lines if it fails. If this task is cancelled or this process
-    dies, the program is told to end; until it has, it holds `lock`, so nobody takes its directory
-    for abandoned.
+    dies, the program gets `end_by`; until it has ended it holds `lock`, so nobody takes its
+    directory for abandoned.
     """
     path = find_program(program)
     process = await asyncio.create_subprocess_exec(
         # The program would outlive a SIGKILL of ours and go on filling the disk.
         find_program("setpriv"),
         "--pdeathsig",
-        "TERM",
+        end_by.name.removeprefix("SIG"),
         path,
         *arguments,
         stdin=asyncio.subprocess.DEVNULL,
@@ -85,7 +87,7 @@ async def run(
             on_line(line)
         status = await process.wait()
     except BaseException:
-        await _end(process)
+        await _end(process, end_by)
         raise
     if status != 0:
         said = "\n".join(f"    {line}" for line in tail)
@@ -112,12 +114,12 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
         yield text
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """TERM to the program (mmdebstrap then unmounts and removes what it made), KILL if need be."""
+async def _end(process: asyncio.subprocess.Process, end_by: signal.Signals) -> None:
+    """Send `end_by` to the program and what it started, and KILL if that does not end it."""
     if process.returncode is not None:
         return
     try:
-        os.killpg(process.pid, signal.SIGTERM)
+        os.killpg(process.pid, end_by)
         try:
             async with asyncio.timeout(END_GRACE_S):
                 await process.wait()

@@ -32,8 +32,8 @@ PYTHON = "python3.11"
 LOADER = "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
 TOOLS = "/run/torpor/tools"
 
-# What an agent does not use. ssl is left out on purpose: asyncio imports it if it is there, which costs
-# a second under emulation and 5 MB in every idle machine, and the agent speaks to its port only.
+# What an agent does not use. ssl is left out on purpose: asyncio imports it if it is there, which
+# takes time under emulation and memory in every idle machine, and the agent needs none of it.
 NOT_IN_STDLIB = re.compile(
     r"(antigravity|asynchat|asyncore|cgi|cgitb|doctest|ftplib|imaplib|mailbox|nntplib|pdb|poplib"
     r"|pydoc|smtpd|smtplib|ssl|telnetlib|this|turtle|webbrowser|sitecustomize|_sysconfigdata_\w*"

@@ -71,8 +71,8 @@ async def finished_stage(cache: Path, kind: str, key: str, build: Build, report:
                 path.rename(final)
                 _sync_directory(final.parent)
             finally:
-                # Also when cancelled: rmtree runs in this thread, so nothing can come between.
-                shutil.rmtree(path, ignore_errors=True)
+                # Also when cancelled: it runs in this thread, so nothing can come between.
+                _remove(path)
     except OSError as error:
         if is_disk_full(error):
             raise disk_full(str(cache)) from error
@@ -158,7 +158,23 @@ def _remove_leftovers(yard: Path, ours: str) -> None:
 def _remove_directories(yard: Path, name: str) -> None:
     for directory in yard.glob(f"{name}.*"):
         if directory.is_dir():
-            shutil.rmtree(directory, ignore_errors=True)
+            _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    """Remove a directory, unless something is mounted below it: that would be removed too."""
+    if not directory.exists():
+        return
+    below = f"{directory.resolve()}/"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mounted = line.split()[4].replace("\\040", " ")
+        if mounted.startswith(below):
+            raise ImageError(
+                f"{mounted} is still mounted in the directory of a build that ended.",
+                f"{directory} was left as it is.",
+                f"Unmount it (umount {mounted}) and run the same command again.",
+            )
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _sync_directory(path: Path) -> None:

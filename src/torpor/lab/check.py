@@ -20,8 +20,8 @@ class Check:
 class Experiment:
     """Something to do with machines that ends in checks.
 
-    ``name`` is in kebab case and unique; ``story`` says in one sentence what is done and why it proves
-    something. An exception out of ``run`` is a failed check.
+    ``name`` is in kebab case and unique; ``story`` says in one sentence what is done and why it
+    proves something. An exception out of ``run`` is a failed check.
     """
 
     name: str

@@ -50,8 +50,8 @@ async def laboratory(
 ) -> AsyncIterator[Laboratory]:
     """Open a laboratory; whatever runs in it at the end is ended, and its directory removed.
 
-    ``clock`` is the wall clock in nanoseconds that machines are given, the host's by default. Raises
-    ImageError and :exc:`torpor.vm.VmError`.
+    ``clock`` is the wall clock in nanoseconds that machines are given, the host's by default.
+    Raises ImageError and :exc:`torpor.vm.VmError`.
     """
     made = await maker(places.cache, report)
     image = await debian_image(places.cache, Recipe(), report)

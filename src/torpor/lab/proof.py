@@ -5,9 +5,28 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 from torpor.lab.check import Check, Experiment
+from torpor.lab.checks import (
+    boot_identity,
+    clock,
+    counter,
+    databases,
+    files,
+    files_only,
+    what_it_runs_on,
+    writer,
+)
 from torpor.lab.laboratory import Laboratory
 
-EXPERIMENTS: tuple[Experiment, ...] = ()
+EXPERIMENTS: tuple[Experiment, ...] = (
+    counter.EXPERIMENT,
+    boot_identity.EXPERIMENT,
+    clock.EXPERIMENT,
+    files.EXPERIMENT,
+    files_only.EXPERIMENT,
+    writer.EXPERIMENT,
+    databases.EXPERIMENT,
+    what_it_runs_on.EXPERIMENT,
+)
 
 
 @dataclass(frozen=True)

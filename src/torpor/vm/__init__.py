@@ -24,7 +24,7 @@ from torpor.vm.freeze import Frozen, Times, Wanted
 from torpor.vm.host import Forked, Host, Recovered
 from torpor.vm.jail import Jail, detect
 from torpor.vm.launch import Boot
-from torpor.vm.machine import Machine
+from torpor.vm.machine import Machine, ThawTimes
 from torpor.vm.manifest import Manifest
 from torpor.vm.shape import MIB, SIZES, Shape
 from torpor.vm.store import Collected, Store
@@ -64,6 +64,7 @@ __all__ = [
     "Shape",
     "SnapshotError",
     "Store",
+    "ThawTimes",
     "Times",
     "VmError",
     "Wanted",

@@ -3,6 +3,7 @@
 All machines that come from one base share its pages through the page cache.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -16,6 +17,7 @@ BLOCK = 64 << 10
 BATCH = 1024
 _ZEROS = bytes(PAGE)
 _ZERO_BLOCK = bytes(BLOCK)
+_NOT_COPIED = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _SEALS = 0x0008 | 0x0004 | 0x0002 | 0x0001  # WRITE, GROW, SHRINK, SEAL: linux/fcntl.h
 
 
@@ -48,8 +50,26 @@ def copy_base(source: Path, target: Path) -> None:
         os.ftruncate(new.fileno(), size)
         for start, end in data_spans(old.fileno(), 0, size):
             while start < end:
-                start += os.copy_file_range(old.fileno(), new.fileno(), end - start, start, start)
+                start += _copy(old.fileno(), new.fileno(), start, end)
     target.chmod(0o600)
+
+
+def _copy(old: int, new: int, start: int, end: int) -> int:
+    """Copy some of the bytes from ``start`` to ``end``, at least one; return how many."""
+    try:
+        copied = os.copy_file_range(old, new, end - start, start, start)
+    except OSError as error:
+        if error.errno not in _NOT_COPIED:  # between two file systems, for example
+            raise
+        copied = _send(old, new, start, end)
+    if copied == 0:
+        raise OSError(errno.EIO, "a base became shorter while it was copied")
+    return copied
+
+
+def _send(old: int, new: int, start: int, end: int) -> int:
+    os.lseek(new, start, os.SEEK_SET)
+    return os.sendfile(new, old, start, min(end - start, 1 << 30))
 
 
 def write_into_base(file: Path, mapping: Mapping, runs: list[Run]) -> None:
@@ -128,9 +148,11 @@ def seal_base(source: int) -> int:
     try:
         os.ftruncate(fd, size)
         for start, end in data_spans(source, 0, size):
-            os.lseek(fd, start, os.SEEK_SET)
             while start < end:
-                start += os.sendfile(fd, source, start, min(end - start, 1 << 30))
+                sent = _send(source, fd, start, end)
+                if sent == 0:
+                    raise OSError(errno.EIO, "a base became shorter while it was copied")
+                start += sent
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(fd)

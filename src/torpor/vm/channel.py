@@ -10,7 +10,7 @@ import itertools
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +41,12 @@ class Welcome:
 class Channel:
     """A connection to one machine's agent."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(
+        self, sock: socket.socket, explain: Callable[[VmError], Awaitable[VmError]] | None = None
+    ) -> None:
+        """Take over a connected socket. ``explain`` may know a better reason for its end."""
         self._sock = sock
+        self._explain = explain
         self._epoch = secrets.token_hex(16)
         self._decoder = wire.Decoder()
         self._numbers = itertools.count(1)
@@ -160,8 +164,9 @@ class Channel:
                     self._take(frame)
         except (OSError, WireError) as error:
             reason = ChannelLostError(f"The guest channel failed: {error}.")
-        finally:
-            self.lose(reason)
+        if self._explain is not None:
+            reason = await self._explain(reason)
+        self.lose(reason)
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == Kind.WELCOME:

@@ -49,7 +49,8 @@ class Console:
 
     def _save_now(self) -> None:
         self._saving = None
-        self._file.write_bytes(self._kept)
+        with contextlib.suppress(OSError):  # a full disk must not keep a machine from its end
+            self._file.write_bytes(self._kept)
 
     def tail(self, lines: int = 12) -> str:
         """Return the last ``lines`` lines as text, unprintable bytes replaced."""

@@ -123,14 +123,20 @@ class Delta:
             )
         if page != PAGE or size != memory_bytes:
             raise damaged(f"it is of {size} bytes of memory in pages of {page}")
+        if os.fstat(self._fd).st_size != offset + count * _ENTRY.size + _CRC.size:
+            raise damaged("it is not as long as its header says")
         entries = os.pread(self._fd, count * _ENTRY.size, offset)
         crc = os.pread(self._fd, _CRC.size, offset + count * _ENTRY.size)
         if len(entries) != count * _ENTRY.size or crc != _CRC.pack(zlib.crc32(entries)):
             raise damaged("its index is wrong")
         runs: tuple[list[Run], list[Run]] = ([], [])
+        end = 0
         for first, length, kind in _ENTRY.iter_unpack(entries):
             if kind not in (_DATA, _ZERO) or (first + length) * PAGE > memory_bytes:
                 raise damaged("its index points outside the memory")
+            if first < end or not length:
+                raise damaged("its index is not in order")
+            end = first + length
             runs[kind].append(Run(first, length))
         if PAGE + sum(run.length for run in runs[_DATA]) * PAGE != offset:
             raise damaged("its pages do not fit its index")

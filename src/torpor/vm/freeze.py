@@ -20,14 +20,17 @@ from torpor.vm import base, manifest
 from torpor.vm.accelerator import host_boot_id
 from torpor.vm.delta import write_delta
 from torpor.vm.disk import Layer, create_layer
-from torpor.vm.errors import FreezeError, MachineDiedError, VmError
+from torpor.vm.errors import ChannelLostError, FreezeError, MachineDiedError, VmError
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import Manifest, Memory
-from torpor.vm.pages import Mapping, find_mapping, written_runs
+from torpor.vm.pages import PAGE, Mapping, find_mapping, written_runs
 from torpor.vm.qemu import DISK
+from torpor.vm.qmp import QmpError
 from torpor.vm.store import DELTA, DEVICES, Store, stored_bytes
 
 QUIESCE_LIMIT_MS = 10_000
+SMALL_DELTA = 256 << 20
+"""Bytes up to which a delta is never too large to be copied at each freeze."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,13 @@ class Wanted:
     """What a freeze is to make.
 
     ``then``: does the machine run on, or stop? ``memory``: as a delta over the machine's base, as a
-    new base, or none at all (a snapshot of the disk).
+    new base, the cheaper of the two, or none at all (a snapshot of the disk). ``children``: how
+    many machines are to be thawed from it, as far as that is known.
     """
 
     then: Literal["run", "stop"]
-    memory: Literal["delta", "base", "none"] = "delta"
+    memory: Literal["auto", "delta", "base", "none"] = "auto"
+    children: int = 1
     id: str = field(default_factory=lambda: new_id())
     labels: dict[str, str] = field(default_factory=dict)
 
@@ -71,6 +76,20 @@ class Frozen:
 def new_id() -> str:
     """Return an id for a snapshot or a machine: the time, so that they sort, and chance."""
     return f"{time.time_ns() // 1_000_000:011x}{secrets.token_hex(4)}"
+
+
+def cheaper_memory(written: int, base: int, children: int) -> Literal["delta", "base"]:
+    """Return the cheaper form for ``written`` bytes that differ from a base of ``base`` stored
+    bytes.
+
+    A delta is written once and injected into each child. A base is copied from the old one, written
+    to, and read once into shared memory or the page cache. Sizes decide: all of these are copies at
+    about the same speed. A delta larger than its base is turned into a base in any case, because
+    the next freeze would copy it again.
+    """
+    delta_cost = written * (1 + children)
+    base_cost = 2 * (base + written)
+    return "base" if delta_cost > base_cost or written > max(base, SMALL_DELTA) else "delta"
 
 
 async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
@@ -120,6 +139,7 @@ class _New:
         self._machine = machine
         self._store = store
         self._wanted = wanted
+        self._memory = wanted.memory
         self._partial = partial
         self._record = machine.record
         self._base = self._record.base
@@ -128,15 +148,25 @@ class _New:
         self._objects: dict[str, Path] = {}
 
     async def prepare(self) -> None:
-        """Do what needs no stopped machine: copy the old base, make the next layer."""
-        if self._wanted.memory == "delta" and self._base is None:
+        """Do what needs no stopped machine: choose memory's form, copy the old base, make a
+        layer."""
+        if self._memory == "auto":
+            self._memory = await asyncio.to_thread(self._cheaper_memory)
+        if self._memory == "delta" and self._base is None:
             raise FreezeError("A machine that was booted has no base for a delta.")
-        if self._wanted.memory == "base":
+        if self._memory == "base":
             self._base = new_id()
             await asyncio.to_thread(self._start_base)
         if self._wanted.then == "run":
             self._next_top = Layer(secrets.token_hex(8), "qcow2", self._record.top.size)
             await create_layer(self._next_file(), self._next_top.size)
+
+    def _cheaper_memory(self) -> Literal["delta", "base"]:
+        if self._base is None:
+            return "base"
+        written = sum(run.length for run in written_runs(guest_mapping(self._machine))) * PAGE
+        stored = stored_bytes([self._store.base(self._base)])
+        return cheaper_memory(written, stored, self._wanted.children)
 
     def _start_base(self) -> None:
         file = self._partial / "memory.base"
@@ -157,7 +187,7 @@ class _New:
 
     async def save_devices(self) -> None:
         """Write the state of devices and CPUs."""
-        if self._wanted.memory == "none":
+        if self._memory == "none":
             return
         fd = os.open(self._partial / DEVICES, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -167,13 +197,13 @@ class _New:
 
     async def save_memory(self) -> None:
         """Copy the written pages, as a delta or into the new base."""
-        if self._wanted.memory != "none":
+        if self._memory != "none":
             await asyncio.to_thread(self._save_memory)
 
     def _save_memory(self) -> None:
         mapping = guest_mapping(self._machine)
         runs = written_runs(mapping)
-        if self._wanted.memory == "delta":
+        if self._memory == "delta":
             write_delta(self._partial / DELTA, mapping, runs)
         else:
             base.write_into_base(self._partial / "memory.base", mapping, runs)
@@ -220,9 +250,9 @@ class _New:
     def _manifest(self) -> Manifest:
         record = self._record
         memory = None
-        if self._wanted.memory != "none":
+        if self._memory != "none":
             assert self._base is not None
-            memory = Memory(self._base, delta=self._wanted.memory == "delta")
+            memory = Memory(self._base, delta=self._memory == "delta")
         own = [file for file in self._partial.iterdir() if file.name != "memory.base"]
         sizes = {file.name: file.stat().st_size for file in own}
         sizes[f"layers/{record.top.file_name}"] = self.top_file.stat().st_size
@@ -257,8 +287,10 @@ async def _put_together(machine: Machine, store: Store, wanted: Wanted) -> Async
     try:
         yield new
     except (OSError, VmError, TimeoutError) as error:
-        if isinstance(error, MachineDiedError) or not machine.running:
-            raise
+        if isinstance(error, QmpError | ChannelLostError):
+            error = await machine.explain(error)
+        if isinstance(error, MachineDiedError):
+            raise error from None
         raise FreezeError(
             f"Machine {machine.id} could not be frozen: {str(error) or 'it took too long'}",
             state="It runs on as before, and no snapshot was made.",

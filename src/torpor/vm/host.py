@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Literal
 
 from torpor.vm import manifest as documents
-from torpor.vm.accelerator import Accelerator
+from torpor.vm.accelerator import QEMU, Accelerator
 from torpor.vm.agent import Identity
 from torpor.vm.bases import OpenBases
 from torpor.vm.disk import Layer, node_name
 from torpor.vm.errors import HostError, SnapshotError, VmError
 from torpor.vm.freeze import Frozen, Wanted, freeze
-from torpor.vm.jail import Jail, pick_uid
+from torpor.vm.jail import PROGRAMS, Jail, pick_uid
 from torpor.vm.launch import Boot
 from torpor.vm.machine import RECORD, Machine
 from torpor.vm.manifest import MachineRecord
-from torpor.vm.processes import find_by_argument
+from torpor.vm.processes import find_by_prefix
 from torpor.vm.shape import check_fits, free_memory_bytes
 from torpor.vm.store import Collected, Store
 from torpor.vm.thaw import BootWanted, Site, boot, thaw
@@ -159,11 +159,8 @@ class Host:
 
         A child that could not be started is an error in its place; the others live.
         """
-        children = min(count, 64)
-        frozen = await self.freeze(
-            machine, Wanted("run", await self.cheaper_memory(machine, children))
-        )
-        return Forked(frozen, await self.thaw_many(frozen.manifest.id, children))
+        frozen = await self.freeze(machine, Wanted("run", children=count))
+        return Forked(frozen, await self.thaw_many(frozen.manifest.id, count))
 
     async def thaw_many(self, snapshot: str, count: int) -> list["Machine | VmError"]:
         """Start ``count`` machines with identities of their own from one snapshot."""
@@ -175,10 +172,6 @@ class Host:
                 return error
 
         return list(await asyncio.gather(*(one(number) for number in range(count))))
-
-    async def cheaper_memory(self, machine: Machine, children: int) -> Literal["delta", "base"]:
-        """Say which form of memory costs less for a snapshot that ``children`` are thawed from."""
-        return "delta" if machine.record.base is not None else "base"
 
     # Snapshots
 
@@ -209,6 +202,7 @@ class Host:
 
     def _forget(self, machine: Machine, _reason: VmError) -> None:
         self.machines.pop(machine.id, None)
+        shutil.rmtree(machine.directory, ignore_errors=True)
 
     def _uid(self) -> int:
         records = (entry / RECORD for entry in self._site.directory.iterdir())
@@ -218,11 +212,17 @@ class Host:
                 taken.append(documents.read(MachineRecord, record).uid)
         return pick_uid(taken)
 
+    def processes(self) -> list[int]:
+        """Return the QEMU processes of this host's directory, found by name, known or not."""
+        return [process.pid for process in find_by_prefix(self._site.name, (QEMU,))]
+
     # After a crash
 
     async def _recover(self) -> None:
         left = sorted(self._site.directory.iterdir())
         self.recovered = tuple([await self._recover_machine(directory) for directory in left])
+        if not self.machines:
+            await _end_all(self._site.name)  # started by a program killed before it noted them
         self.collect()
         for snapshot in self.store.ids():
             if not self.store.durable(snapshot):
@@ -237,14 +237,14 @@ class Host:
         try:
             record = documents.read(MachineRecord, directory / RECORD)
         except (VmError, OSError) as error:
-            return self._discard(directory, None, f"its record cannot be read: {error}")
+            return await self._discard(directory, f"its record cannot be read: {error}")
         ending = record.ending is not None and record.ending in self.store.ids()
         if ending:
-            return self._discard(directory, record, f"its snapshot {record.ending} is complete")
+            return await self._discard(directory, f"its snapshot {record.ending} is complete")
         if record.process is None or not record.process.alive():
-            return self._discard(directory, record, "its process is gone")
+            return await self._discard(directory, "its process is gone")
         if not record.ready:
-            return self._discard(directory, record, "it had not been woken yet")
+            return await self._discard(directory, "it had not been woken yet")
         machine = Machine(directory, record)
         try:
             await machine.connect()
@@ -271,14 +271,8 @@ class Host:
             if file.name != machine.record.top.file_name:
                 file.unlink()
 
-    def _discard(self, directory: Path, record: MachineRecord | None, why: str) -> Recovered:
-        ended = False
-        processes = find_by_argument(f"{self._site.name}{directory.name}")
-        if record is not None and record.process is not None:
-            processes.append(record.process)
-        for process in processes:
-            ended = ended or process.alive()
-            process.kill()
+    async def _discard(self, directory: Path, why: str) -> Recovered:
+        ended = await _end_all(f"{self._site.name}{directory.name}")
         shutil.rmtree(directory, ignore_errors=True)
         return Recovered(directory.name, "ended" if ended else "removed", why)
 
@@ -289,6 +283,21 @@ class Forked:
 
     frozen: Frozen
     children: "list[Machine | VmError]"
+
+
+async def _end_all(name: str) -> bool:
+    """End every process of machines whose name begins with ``name``; say whether there was one.
+
+    Again and again until none is found: one that is still on its way into the jail becomes another
+    program on the way.
+    """
+    ended = False
+    while found := find_by_prefix(name, PROGRAMS):
+        ended = True
+        for process in found:
+            process.kill()
+        await asyncio.sleep(0.01)
+    return ended
 
 
 async def _take_lock(home: Path, *, wait: bool) -> int:

@@ -14,10 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from torpor.vm.accelerator import QEMU
+
 FIRST_UID = 0x7000_0000
 """The first of the user ids for machines: above those that systemd gives to containers
 (524288 to 1879048191, ``UIDS-GIDS.md``)."""
 UIDS = 1 << 16
+PROGRAMS = ("setpriv", "bwrap", QEMU)
+"""What a machine's process is, one after the other, on its way into the jail."""
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
 

@@ -36,11 +36,11 @@ class Boot:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a machine is put together from. ``memory`` is a descriptor of its base."""
+    """What a machine is put together from. ``memory`` is a descriptor of its base, if any."""
 
     shape: Shape
     accelerator: Accelerator
-    memory: int
+    memory: int | None
     layers: tuple[tuple[Layer, Path], ...]
     top: tuple[Layer, Path]
     tools: Path

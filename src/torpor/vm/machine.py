@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,27 @@ SPACE_POLL = 1.0
 """Seconds between two looks for free space while a machine is held because the disk is full."""
 
 
+@dataclass(frozen=True)
+class ThawTimes:
+    """How long the steps of a thaw took, in seconds.
+
+    ``launch``: QEMU starts and its monitor answers. ``pages``: those that differ from the base are
+    written. ``devices``: their state is loaded, the vCPUs start. ``wake``: up to the guest agent's
+    word that all is right and the user's processes run. ``ready_at`` is that moment, on
+    :func:`time.monotonic`.
+    """
+
+    launch: float
+    pages: float
+    devices: float
+    wake: float
+    ready_at: float
+
+
 class Machine:
     """One machine. Made by a host, which launches, thaws or adopts it.
 
-    ``ended`` is a future of the error or the reason with which its process went.
+    :meth:`wait_end` tells when and why its process went.
     """
 
     def __init__(
@@ -41,9 +58,11 @@ class Machine:
         self._child = started.child if started is not None else None
         self.record = record
         self.console = Console(directory / CONSOLE_LOG)
-        self.ended: asyncio.Future[VmError] = asyncio.get_running_loop().create_future()
+        self._end: asyncio.Future[VmError] = asyncio.get_running_loop().create_future()
         self.held: str | None = None
         """Why the machine is held at the moment (the host's disk is full), or None."""
+        self.thawed: ThawTimes | None = None
+        """How long its thaw took; None if it was booted or adopted."""
         self._qmp: Qmp | None = None
         self._agent: GuestAgent | None = None
         self._shutdown: str | None = None
@@ -51,6 +70,7 @@ class Machine:
         self._exclusive = asyncio.Lock()
         self._holding: asyncio.Task[None] | None = None
         assert record.process is not None
+        self._letting_go: asyncio.Future[None] | None = None
         self._watch = DeathWatch(record.process, self._died)
 
     @property
@@ -67,13 +87,13 @@ class Machine:
     @property
     def running(self) -> bool:
         """Whether its process is there."""
-        return not self.ended.done()
+        return not self._end.done()
 
     @property
     def agent(self) -> GuestAgent:
         """Its guest agent. Raises the machine's end, or :exc:`ChannelLostError` if not attached."""
-        if self.ended.done():
-            raise self.ended.result()
+        if self._end.done():
+            raise self._end.result()
         if self._agent is None:
             raise ChannelLostError(f"The guest agent of machine {self.id} is not attached.")
         return self._agent
@@ -81,10 +101,14 @@ class Machine:
     @property
     def qmp(self) -> Qmp:
         """Its monitor. Raises the machine's end."""
-        if self.ended.done():
-            raise self.ended.result()
+        if self._end.done():
+            raise self._end.result()
         assert self._qmp is not None
         return self._qmp
+
+    async def wait_end(self) -> VmError:
+        """Return the reason with which the machine ended, as soon as it has."""
+        return await asyncio.shield(self._end)
 
     # Connecting
 
@@ -107,7 +131,7 @@ class Machine:
             self._agent = None
         fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            channel = Channel(connect_unix(fd, AGENT))
+            channel = Channel(connect_unix(fd, AGENT), self.explain)
         except OSError as error:
             raise ChannelLostError(f"Machine {self.id} cannot be reached: {error}.") from error
         finally:
@@ -124,9 +148,9 @@ class Machine:
         """Await ``wanted``, or raise the machine's end if that comes first."""
         task = asyncio.ensure_future(wanted)
         try:
-            await asyncio.wait([task, self.ended], return_when=asyncio.FIRST_COMPLETED)
-            if not task.done() or (task.exception() is not None and self.ended.done()):
-                raise self.ended.result()
+            await asyncio.wait([task, self._end], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done() or (task.exception() is not None and self._end.done()):
+                raise self._end.result()
             return task.result()
         finally:
             if not task.done():
@@ -153,8 +177,8 @@ class Machine:
     async def exclusive(self) -> AsyncIterator[None]:
         """Keep other operations on this machine's state waiting."""
         async with self._exclusive:
-            if self.ended.done():
-                raise self.ended.result()
+            if self._end.done():
+                raise self._end.result()
             yield
 
     # The end
@@ -186,16 +210,19 @@ class Machine:
         if self._child is not None:
             await asyncio.to_thread(self._child.wait)
         reason = self._explain()
-        self.ended.set_result(reason)
+        self._end.set_result(reason)
         if self._agent is not None:
             self._agent.channel.lose(reason)
+        await self.disconnect()
 
     def _explain(self) -> VmError:
         if self._ending:
             return MachineDiedError(f"Machine {self.id} was ended.")
         tail = self.console.tail()
-        if "Kernel panic" in tail:
+        panic = self.console.tail(200).rpartition("Kernel panic")
+        if panic[1]:
             what = f"The kernel of machine {self.id} panicked."
+            tail = "\n".join((panic[1] + panic[2]).split("\n")[:12])
         elif self._shutdown == "guest-shutdown":
             what = f"Machine {self.id} was powered off from inside."
         elif self._shutdown == "guest-reset":
@@ -209,16 +236,32 @@ class Machine:
             what, console=tail, state=f"QEMU said: {said}" if said and not self._shutdown else ""
         )
 
+    async def explain(self, error: VmError) -> VmError:
+        """Return the machine's end if that is why ``error`` came about, else ``error``.
+
+        Sockets close a moment before the process is gone, so this waits for a moment.
+        """
+        if not isinstance(error, MachineDiedError):
+            await asyncio.wait([self._end], timeout=0.5)
+        return self._end.result() if self._end.done() else error
+
     async def kill(self) -> None:
         """End the machine at once, as if its power were cut, and wait until its process is gone."""
         self._ending = True
         assert self.record.process is not None
         self.record.process.kill()
-        await asyncio.shield(self.ended)
+        await self.wait_end()
 
     async def disconnect(self) -> None:
-        """Let go of the machine, which runs on."""
+        """Let go of the machine; one that runs runs on."""
+        if self._letting_go is None:
+            self._letting_go = asyncio.ensure_future(self._disconnect())
+        await asyncio.shield(self._letting_go)
+
+    async def _disconnect(self) -> None:
         self._watch.close()
+        if self._child is not None and self.running:
+            self._child.returncode = 0  # it outlives us: Popen shall not miss it
         if self._holding is not None:
             self._holding.cancel()
         if self._agent is not None:
@@ -237,7 +280,7 @@ class Machine:
 
     def on_end(self, call: Callable[["Machine", VmError], None]) -> None:
         """Call ``call`` with this machine and its end, from the event loop, as soon as it ends."""
-        self.ended.add_done_callback(lambda ended: call(self, ended.result()))
+        self._end.add_done_callback(lambda ended: call(self, ended.result()))
 
 
 def write_record(directory: Path, record: MachineRecord) -> None:

@@ -8,6 +8,7 @@ swapped and not as file pages. No dirty logging is involved, and reading costs t
 
 import array
 import ctypes
+import errno
 import fcntl
 import os
 import struct
@@ -61,7 +62,7 @@ def find_mapping(pid: int, file: tuple[int, int], size: int) -> Mapping:
 
 
 def written_runs(mapping: Mapping) -> list[Run]:
-    """Return the runs of pages that the guest has written, in order."""
+    """Return the runs of pages that the guest has written, in order. Raises OSError."""
     try:
         spans = list(_scan_ioctl(mapping))
     except OSError:  # Linux before 6.7
@@ -127,8 +128,8 @@ def _scan_words(mapping: Mapping) -> Iterator[tuple[int, int]]:
             words = array.array(
                 "Q", pagemap.read(min(1 << 20, (mapping.end - address) // PAGE * 8))
             )
-            if not words:
-                break
+            if not words:  # its memory is gone: what was found so far is not all
+                raise ProcessLookupError(errno.ESRCH, "the process has ended", pagemap.name)
             for word in words:
                 written = word & (_PRESENT | _SWAPPED) and not word & _FILE
                 if written and start is None:
@@ -179,12 +180,14 @@ def write_pages(mapping: Mapping, batch: list[Run], buffer: bytearray) -> int:
 
 def _transfer(call: object, mapping: Mapping, batch: list[Run], buffer: bytearray) -> int:
     # One system call for up to 1,024 runs, one copy a page. /proc/<pid>/mem takes one call a run
-    # and # copies each page twice (mm/memory.c, __access_remote_vm through a bounce page).
+    # and copies each page twice (mm/memory.c, __access_remote_vm through a bounce page).
     remote = (_Iovec * len(batch))()
     for i, (first, length) in enumerate(batch):
         remote[i].base = mapping.start + first * PAGE
         remote[i].length = length * PAGE
     wanted = sum(run.length for run in batch) * PAGE
+    if wanted > len(buffer):
+        raise ValueError(f"{wanted} bytes do not fit a buffer of {len(buffer)}")
     with _address(buffer) as base:
         done = 0
         index = 0

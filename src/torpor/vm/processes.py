@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class ProcessId:
         """Whether this very process still runs; one that has ended and waits for its parent does
         not."""
         found = _stat(self.pid)
-        return found is not None and found[0] == self.start and found[1] not in "ZX"
+        return found is not None and found.start == self.start and found.runs
 
     def kill(self) -> None:
         """End the process at once, if it is still this one."""
@@ -39,27 +40,36 @@ class ProcessId:
 def identify(pid: int) -> ProcessId | None:
     """Return the identity of the process that has this number now."""
     found = _stat(pid)
-    return ProcessId(pid, found[0]) if found else None
+    return ProcessId(pid, found.start) if found else None
 
 
-def _stat(pid: int) -> tuple[int, str] | None:
+class _Stat(NamedTuple):
+    start: int
+    runs: bool
+
+
+def _stat(pid: int) -> _Stat | None:
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_bytes()  # the name in it may be any bytes
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = text[text.rindex(")") + 2 :].split()
-    return int(fields[19]), fields[0]
+    fields = text[text.rindex(b")") + 2 :].split()
+    # A process whose first thread has ended looks like a zombie while its other threads run.
+    return _Stat(int(fields[19]), fields[0] not in (b"Z", b"X") or int(fields[17]) > 1)
 
 
-def find_by_argument(argument: str) -> list[ProcessId]:
-    """Return the processes that have exactly ``argument`` among their command line's words."""
-    wanted = argument.encode()
+def find_by_prefix(prefix: str, programs: Sequence[str]) -> list[ProcessId]:
+    """Return the processes of ``programs`` with a word that starts with ``prefix`` as argument."""
+    wanted = prefix.encode()
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError):
-            if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if words[0].decode("utf-8", "replace").rsplit("/", 1)[-1] not in programs:
+                continue
+            if any(word.startswith(wanted) for word in words[1:]):
                 identity = identify(int(entry.name))
                 if identity is not None:
                     found.append(identity)
@@ -72,23 +82,22 @@ class DeathWatch:
     def __init__(self, process: ProcessId, died: Callable[[], None]) -> None:
         self._died = died
         self._loop = asyncio.get_running_loop()
+        self._watching = True
         self._pidfd: int | None = None
-        try:
+        with contextlib.suppress(ProcessLookupError):
             self._pidfd = os.pidfd_open(process.pid)
-        except ProcessLookupError:
-            self._loop.call_soon(died)
-            return
-        self._loop.add_reader(self._pidfd, self._ready)
+            self._loop.add_reader(self._pidfd, self._ready)
         if not process.alive():
             self._loop.call_soon(self._ready)
 
     def _ready(self) -> None:
-        if self._pidfd is not None:
+        if self._watching:
             self.close()
             self._died()
 
     def close(self) -> None:
         """Stop watching."""
+        self._watching = False
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)

@@ -15,17 +15,20 @@ MACHINE = ",".join((
     "microvm", "x-option-roms=on", "acpi=on", "pit=on", "pic=on", "rtc=on", "isa-serial=on",
     "suppress-vmdesc=on", "memory-backend=ram",
 ))  # fmt: skip
-BOOT_ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1 nowatchdog init_on_free=1"
+BOOT_ARGUMENTS = (
+    "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t nowatchdog init_on_free=1"
+)
 
 
 @dataclass(frozen=True)
 class Descriptors:
     """The open descriptors that QEMU inherits; it works on nothing else.
 
-    ``monitor``, ``agent`` and ``console`` are listening sockets.
+    ``monitor``, ``agent`` and ``console`` are listening sockets. ``memory`` is the base, or None
+    for memory that comes from nowhere.
     """
 
-    memory: int
+    memory: int | None
     monitor: int
     agent: int
     console: int
@@ -36,7 +39,7 @@ class Descriptors:
     def all(self) -> tuple[int, ...]:
         """Every descriptor once."""
         return (
-            self.memory,
+            *(() if self.memory is None else (self.memory,)),
             self.monitor,
             self.agent,
             self.console,
@@ -123,7 +126,9 @@ def command_line(
     return line
 
 
-def _memory(shape: Shape, accelerator: Accelerator, fd: int) -> str:
+def _memory(shape: Shape, accelerator: Accelerator, fd: int | None) -> str:
+    if fd is None:
+        return f"memory-backend-ram,id=ram,size={shape.memory_mib}M"
     # share=off maps privately, so the base is never written. QEMU before 8.2 still opens the file
     # for # writing, so there it is a sealed copy in memory (torpor.vm.base.seal_base).
     access = "readonly=on,rom=off," if maps_read_only(accelerator.qemu_version) else ""

@@ -19,6 +19,9 @@ logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL + 1)
 
 ENDS = ("SHUTDOWN", "RESET", "STOP", "RESUME", "BLOCK_IO_ERROR", "GUEST_PANICKED")
 
+_UNLIMITED = 1 << 50
+"""Bytes a second that no disk reaches."""
+
 
 class QmpError(VmError):
     """QEMU refused a command or went away."""
@@ -115,13 +118,30 @@ class Qmp:
             await self.remove_fds(fdset)
 
     async def load_devices(self, fd: int, limit: float) -> None:
-        """Load what :meth:`save_devices` wrote; QEMU was started with ``-incoming defer -S``."""
+        """Load what :meth:`save_devices` or :meth:`save_full` wrote; QEMU was started with
+        ``-incoming defer -S``."""
+        await self._prepare_migration(fd)
+        await self.execute("migrate-incoming", uri="fd:state")
+        await self._migrated(limit, "QEMU could not load the saved state.")
+
+    async def save_full(self, fd: int, limit: float) -> None:
+        """Write all of memory and the devices to ``fd`` as fast as QEMU can. Raises TimeoutError.
+
+        Only :mod:`torpor.vm.full_save` wants this.
+        """
+        await self._prepare_migration(fd)
+        await self.execute("migrate-set-parameters", max_bandwidth=_UNLIMITED)
+        await self.execute("migrate", uri="fd:state")
+        await self._migrated(limit, "QEMU could not save the machine.")
+
+    async def _prepare_migration(self, fd: int) -> None:
         await self.execute(
             "migrate-set-capabilities", capabilities=[{"capability": "events", "state": True}]
         )
         self._client.send_fd_scm(fd)
-        await self.execute("getfd", fdname="devices")
-        await self.execute("migrate-incoming", uri="fd:devices")
+        await self.execute("getfd", fdname="state")
+
+    async def _migrated(self, limit: float, otherwise: str) -> None:
         async with asyncio.timeout(limit):
             while True:
                 event = await self._migration.get()
@@ -129,7 +149,7 @@ class Qmp:
                 if status == "completed":
                     return
                 if status == "failed":
-                    raise QmpError("QEMU could not load the saved device state.")
+                    raise QmpError(otherwise)
 
     async def disk_top(self, device: str) -> str:
         """Return the node name of the top layer under the virtio disk with the qdev id

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from torpor.vm import manifest
@@ -24,7 +25,7 @@ from torpor.vm.errors import LaunchError, SnapshotError
 from torpor.vm.freeze import guest_mapping, new_id
 from torpor.vm.jail import Jail
 from torpor.vm.launch import Boot, Parts, launch
-from torpor.vm.machine import Machine, write_record
+from torpor.vm.machine import Machine, ThawTimes, write_record
 from torpor.vm.manifest import GuestVersions, MachineRecord, Manifest
 from torpor.vm.pages import written_runs
 from torpor.vm.shape import Shape
@@ -68,6 +69,7 @@ async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -
     With ``identity`` it becomes another machine than the one that was frozen. Raises
     :exc:`SnapshotError`, :exc:`LaunchError`, OSError.
     """
+    moments = [time.monotonic()]
     found = site.store.manifest(snapshot)
     check_thaws_here(found, site.accelerator)
     assert found.memory is not None
@@ -77,6 +79,7 @@ async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -
         record = _record_of(found, site, uid, base_fd)
         # 1. QEMU, stopped: memory mapped from the base, an empty layer over the disk.
         async with _launched(site, record, base_fd, None) as machine:
+            moments.append(time.monotonic())
             # 2. The pages in which the machine differed from its base.
             mapping = guest_mapping(machine)
             if written_runs(mapping):
@@ -85,12 +88,16 @@ async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -
                 file = site.store.directory(snapshot) / DELTA
                 await asyncio.to_thread(_inject, file, machine, base_fd)
             await verified
+            moments.append(time.monotonic())
             # 3. The state of devices and CPUs.
             with open(site.store.directory(snapshot) / DEVICES, "rb", buffering=0) as devices:
                 await machine.qmp.load_devices(devices.fileno(), LOAD_LIMIT)
             # 4. The guest runs; its agent wakes the user's processes when all is right.
             await machine.qmp.cont()
+            moments.append(time.monotonic())
             await _wake(machine, identity, site, WAKE_LIMIT)
+            moments.append(time.monotonic())
+            machine.thawed = ThawTimes(*(b - a for a, b in pairwise(moments)), ready_at=moments[-1])
             return machine
 
 

@@ -1,0 +1,59 @@
+"""The program ``torpor``: its commands and global options."""
+
+from typing import Annotated
+
+import typer
+
+from torpor.cli.lab import app as lab
+from torpor.cli.running import run, working_places
+
+app = typer.Typer(
+    name="torpor",
+    help="Runs agents in microVMs that can be frozen, thawed and forked.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(lab, name="lab")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import torpor
+
+        typer.echo(f"torpor {torpor.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _torpor(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass  # the callback of --version has done all there is to do
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the findings as JSON on standard output.")
+    ] = False,
+) -> None:
+    """Say what this host can do, what it lacks and what to do about it.
+
+    Exit status 1 if something is broken; a warning is not.
+    """
+    from torpor.cli.facts import gather
+    from torpor.cli.findings import diagnose
+    from torpor.cli.tables import print_findings, print_json
+
+    findings = diagnose(run(gather(working_places())))
+    ok = all(finding.state != "broken" for finding in findings)
+    if as_json:
+        print_json({"ok": ok, "findings": findings})
+    else:
+        print_findings(findings)
+    raise typer.Exit(0 if ok else 1)

@@ -1,0 +1,277 @@
+"""What ``torpor doctor`` makes of the facts: for each thing its state, and what to do.
+
+One small function for each finding; each takes only what it judges.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torpor.cli.facts import Facts, Kvm, Memory, Place, Program, System
+from torpor.vm import MIB, SIZES, Accelerator, Jail
+
+GIB = 1 << 30
+SIZE = "mars-2vcpu-1gb"
+MEMORY_WANTED = 4 * GIB
+DISK_WANTED = 5 * GIB
+DISK_NEEDED = GIB
+APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: ``what`` it is about, in which ``group``, how it stands, and ``todo``, empty if
+    nothing.
+
+    ``warning``: slower, weaker or less safe than it could be. ``broken``: something does not work.
+    """
+
+    group: str
+    what: str
+    state: Literal["ok", "warning", "broken"]
+    seen: str
+    todo: str = ""
+
+
+def diagnose(facts: Facts) -> list[Finding]:
+    """Return all findings, in the order in which they are read."""
+    return [
+        system(facts.system),
+        accelerator(facts.accelerator, facts.accelerator_problem, facts.kvm),
+        *jail(facts.jail, facts.jail_problem, root=facts.root),
+        limits(),
+        namespaces(facts.sysctls, facts.jail),
+        own_memory(facts.own_memory_refused, facts.jail),
+        adopted_memory(facts.adopted_memory_refused, facts.jail, facts.sysctls),
+        page_map(available=facts.pagemap_scan),
+        *(program(each) for each in facts.programs),
+        *subordinate_ids(facts.subordinate_ids, facts.user, root=facts.root),
+        memory(facts.memory),
+        place(facts.home, "snapshots and the disks of machines"),
+        place(facts.cache, "what can be made again"),
+        leftovers(facts.leftovers),
+    ]
+
+
+def system(found: System) -> Finding:
+    """Linux on x86-64?"""
+    seen = f"{found.name} {found.kernel} on {found.machine}, Python {found.python}"
+    if (found.name, found.machine) != ("Linux", "x86_64"):
+        return Finding("host", "system", "broken", seen, "Use a Linux host with an x86-64 CPU.")
+    return Finding("host", "system", "ok", seen)
+
+
+def accelerator(found: Accelerator | None, problem: str, kvm: Kvm) -> Finding:
+    """What runs guest instructions, and why it is that."""
+    what = "accelerator"
+    if problem:
+        return Finding("host", what, "broken", problem, "Run `torpor doctor` again after that.")
+    closed = (
+        f"Add yourself to the group of /dev/kvm (adduser $USER {kvm.group or 'kvm'}), log in again."
+        if kvm.state == "closed"
+        else ""
+    )
+    if found is None:
+        seen = {
+            "absent": "software emulation: this host has no /dev/kvm",
+            "closed": "software emulation: /dev/kvm is there, but not yours to open",
+            "open": "not known yet: /dev/kvm opens, but no guest kernel is there to try it with",
+        }[kvm.state]
+        todo = closed or ("Run `torpor lab prepare`." if kvm.state == "open" else "")
+        return Finding("host", what, "warning", seen, todo)
+    if found.name == "kvm":
+        return Finding("host", what, "ok", f"KVM, on {found.cpu}: it ran the guest's kernel")
+    slower = "Work in machines is 5 to 12 times slower than under KVM; all else is the same."
+    return Finding("host", what, "warning", found.why, closed or slower)
+
+
+def jail(found: Jail | None, problem: str, *, root: bool) -> list[Finding]:
+    """Each part of the jail around QEMU."""
+    if found is None:
+        return [Finding("jail", "jail", "broken", problem, "Install QEMU (`./dev setup`).")]
+    missing = {part.partition(":")[0]: part.partition(": ")[2] for part in found.missing}
+    return [
+        _part(
+            "user of its own",
+            active=found.own_user,
+            seen="each machine's QEMU runs under a user id of its own, above 1879048192",
+            why=missing.get("a user of its own", ""),
+            todo="Install util-linux."
+            if root
+            else "Nothing need be done; run as root to have machines apart from your own files.",
+        ),
+        _part(
+            "namespaces",
+            active=found.namespaces,
+            seen="QEMU sees no network, no other processes and only the system's programs",
+            why=missing.get("namespaces", ""),
+            todo="Install bubblewrap, and see `user namespaces` below.",
+        ),
+        _part(
+            "system calls",
+            active=found.seccomp,
+            seen="filtered by QEMU's own sandbox",
+            why=missing.get("QEMU's sandbox", ""),
+            todo="Use the distribution's QEMU.",
+        ),
+    ]
+
+
+def _part(what: str, *, active: bool, seen: str, why: str, todo: str) -> Finding:
+    if active:
+        return Finding("jail", what, "ok", f"active: {seen}")
+    return Finding("jail", what, "warning", f"not active: {why}", todo)
+
+
+def limits() -> Finding:
+    """Memory and processor limits on QEMU: not there yet, and that is to be said."""
+    return Finding(
+        "jail",
+        "limits",
+        "warning",
+        "not active: Torpor sets no limits on QEMU's memory and processor time yet",
+        "Run no more machines at once than the host has memory for.",
+    )
+
+
+def namespaces(sysctls: dict[str, int | None], found: Jail | None) -> Finding:
+    """Whether ordinary users may make user namespaces; if not, which setting says so."""
+    what = "user namespaces"
+    active = found is not None and found.namespaces
+    refusals = {
+        "user.max_user_namespaces": (0, "Set user.max_user_namespaces=15000."),
+        "kernel.unprivileged_userns_clone": (0, "Set kernel.unprivileged_userns_clone=1."),
+        APPARMOR: (
+            1,
+            f"Give /usr/bin/bwrap an AppArmor profile with `userns,`, or set {APPARMOR}=0.",
+        ),
+    }
+    for name, (refusing, todo) in refusals.items():
+        if sysctls.get(name) == refusing and not active:
+            return Finding("rights", what, "warning", f"refused: {name} is {refusing}", todo)
+    if sysctls.get(APPARMOR) == 1:
+        return Finding("rights", what, "ok", "restricted by AppArmor, but bubblewrap may make them")
+    return Finding("rights", what, "ok", "no setting of the kernel refuses them")
+
+
+def own_memory(refused: str | None, found: Jail | None) -> Finding:
+    """Whether freeze can read, and thaw write, the memory of a machine that we started."""
+    what = "memory of machines"
+    if found is None:
+        return Finding("rights", what, "warning", "not known without QEMU")
+    if refused is None:
+        return Finding("rights", what, "ok", "may be read and written")
+    return Finding(
+        "rights",
+        what,
+        "broken",
+        f"may not be read: {refused}",
+        "Freeze and thaw need ptrace: set kernel.yama.ptrace_scope below 2; in a container, allow"
+        " SYS_PTRACE.",
+    )
+
+
+def adopted_memory(
+    refused: str | None, found: Jail | None, sysctls: dict[str, int | None]
+) -> Finding:
+    """The same for machines that an earlier program had started."""
+    what = "adopted machines"
+    if found is None:
+        return Finding("rights", what, "warning", "not known without QEMU")
+    if refused is None:
+        return Finding("rights", what, "ok", "their memory may be read and written as well")
+    scope = sysctls.get("kernel.yama.ptrace_scope")
+    todo = (
+        "Make user namespaces possible (see above), or set kernel.yama.ptrace_scope=0."
+        if scope == 1
+        else "See `memory of machines`."
+    )
+    seen = f"can be reached, but not frozen, after a restart: {refused} (ptrace_scope {scope})"
+    return Finding("rights", what, "warning", seen, todo)
+
+
+def page_map(*, available: bool) -> Finding:
+    """How written pages are found."""
+    if available:
+        seen = "PAGEMAP_SCAN: the kernel gives written pages as ranges"
+    else:
+        seen = "read word by word: the kernel has no PAGEMAP_SCAN (Linux 6.7); a little slower"
+    return Finding("rights", "page map", "ok", seen)
+
+
+def program(found: Program) -> Finding:
+    """One program of the distribution."""
+    tool = found.tool
+    if found.path is not None:
+        version = f"{found.version}, " if found.version else ""
+        return Finding("programs", tool.name, "ok", f"{version}{found.path}")
+    without = {
+        "machines": "missing: no machine can run without it",
+        "images": "missing: no image can be built without it",
+        "jail": "missing: machines run outside namespaces without it",
+    }[tool.use]
+    state: Literal["warning", "broken"] = "warning" if tool.use == "jail" else "broken"
+    todo = f"Install the package {tool.package} (`./dev setup`)."
+    return Finding("programs", tool.name, state, without, todo)
+
+
+def subordinate_ids(found: bool, user: str, *, root: bool) -> Iterable[Finding]:
+    """Whether an ordinary user can build images."""
+    if root:
+        return
+    if found:
+        yield Finding("programs", "subuid", "ok", f"/etc/subuid has ids for {user}")
+        return
+    yield Finding(
+        "programs",
+        "subuid",
+        "warning",
+        f"/etc/subuid has no ids for {user}: building images may fail",
+        f"Give some: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}.",
+    )
+
+
+def memory(found: Memory) -> Finding:
+    """Room for machines in the host's memory."""
+    seen = f"{_size(found.available)} of {_size(found.total)} can be had"
+    needed = SIZES[SIZE].memory_bytes + 256 * MIB
+    if found.available < needed:
+        todo = f"End other programs: one machine of 1 GiB needs {_size(needed)}."
+        return Finding("room", "memory", "broken", seen, todo)
+    if found.available < MEMORY_WANTED:
+        todo = f"Proofs that run several machines at once want {_size(MEMORY_WANTED)}."
+        return Finding("room", "memory", "warning", seen, todo)
+    return Finding("room", "memory", "ok", seen)
+
+
+def place(found: Place, what: str) -> Finding:
+    """One of Torpor's directories: writable, and with room?"""
+    name = "home" if found.variable == "TORPOR_HOME" else "cache"
+    seen = f"{found.path} ({what}), {_size(found.free)} free"
+    if not found.exists:
+        seen += ", made when it is needed"
+    if found.refused:
+        todo = f"Set {found.variable} to a directory that is yours."
+        return Finding("room", name, "broken", f"{found.path}: {found.refused}", todo)
+    if found.free < DISK_NEEDED:
+        todo = f"Free some space, or set {found.variable} to another disk."
+        return Finding("room", name, "broken", seen, todo)
+    if found.free < DISK_WANTED:
+        todo = f"A first build and the proofs want {_size(DISK_WANTED)}."
+        return Finding("room", name, "warning", seen, todo)
+    return Finding("room", name, "ok", seen)
+
+
+def leftovers(found: Iterable[Path]) -> Finding:
+    """Laboratories of programs that were killed."""
+    left = list(found)
+    if not left:
+        return Finding("room", "left behind", "ok", "nothing")
+    names = ", ".join(str(lab) for lab in left)
+    todo = "Run `torpor lab prepare`: it ends their machines and removes them."
+    return Finding("room", "left behind", "warning", f"by programs that were killed: {names}", todo)
+
+
+def _size(count: int) -> str:
+    return f"{count / GIB:.1f} GiB"

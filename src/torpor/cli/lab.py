@@ -1,0 +1,201 @@
+"""The commands of ``torpor lab``: proofs and measurements with real machines.
+
+What a command needs of ``torpor.lab`` it imports when it runs.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from torpor.cli.running import explain, run, writable_places
+
+if TYPE_CHECKING:
+    from torpor.lab.check import Check, Experiment
+    from torpor.settings import Places
+
+app = typer.Typer(
+    help="Proofs and measurements, made on this host with real machines.", no_args_is_help=True
+)
+
+JSON = Annotated[
+    bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")
+]
+
+T = TypeVar("T")
+
+
+@app.command()
+def prepare() -> None:
+    """Make what machines start from, if it is not there: kernel, default image, golden snapshot.
+
+    Minutes and about 2 GB the first time, then about a second. Also ends the machines of earlier
+    commands that were killed.
+    """
+    run(_prepare(writable_places()))
+
+
+async def _prepare(places: "Places") -> None:
+    from torpor.cli import leftovers
+    from torpor.cli.progress import Shown
+    from torpor.images import Recipe, Step, debian_image, golden, maker
+    from torpor.lab.laboratory import SIZE
+    from torpor.vm import SIZES
+
+    with Shown() as shown:
+        made = await maker(places.cache, shown.report)
+        image = await debian_image(places.cache, Recipe(), shown.report)
+        await golden(made, image, SIZES[SIZE], shown.report)
+        for lab in leftovers.leftovers(places.home):
+            shown.report(Step(f"ending what a killed program left in {lab.name}"))
+            await leftovers.end(lab, made)
+
+
+@app.command()
+def demo() -> None:
+    """Freeze, thaw and fork a real machine, told as a short story."""
+    run(_demo(writable_places()))
+
+
+async def _demo(places: "Places") -> None:
+    from torpor.cli.tables import console
+    from torpor.lab.demo import tell
+
+    await tell(places, console())
+
+
+@app.command()
+def proof(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this experiment; more of them: say it again."),
+    ] = None,
+    as_json: JSON = False,
+    raw: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", file_okay=False, help="Keep the raw samples in DIR."),
+    ] = None,
+    list_them: Annotated[
+        bool, typer.Option("--list", help="Name the experiments and what they do; run none.")
+    ] = False,
+) -> None:
+    """Run the experiments; each says what it expected and what it saw.
+
+    Exit status 1 if one check fails.
+    """
+    from torpor.cli.tables import print_json
+    from torpor.lab.proof import EXPERIMENTS
+
+    known = {experiment.name: experiment for experiment in EXPERIMENTS}
+    wanted = [known[name] for name in chosen(only, known, "experiment")]
+    if list_them:
+        if as_json:
+            print_json([{"name": each.name, "story": each.story} for each in wanted])
+        else:
+            for each in wanted:
+                typer.echo(f"{each.name}\n    {each.story}")
+        return
+    checks = run(_proof(writable_places(), wanted, _made(raw), show=not as_json))
+    _end_with(checks, as_json=as_json)
+
+
+async def _proof(
+    places: "Places", wanted: "Sequence[Experiment]", raw: Path | None, *, show: bool
+) -> "list[Check]":
+    from torpor.cli.progress import Shown
+    from torpor.cli.tables import console, print_checks, print_verdict
+    from torpor.images import Step
+    from torpor.lab.laboratory import laboratory
+    from torpor.lab.proof import prove
+
+    out = console()
+    began = time.monotonic()
+    checks: list[Check] = []
+    with Shown() as shown:
+        async with laboratory(places, shown.report, raw=raw) as lab:
+            shown.close()
+            names = iter([*(each.name for each in wanted), ""])
+            shown.report(Step(next(names)))
+            async for outcome in prove(lab, wanted):
+                shown.abandon()
+                checks += outcome.checks
+                if show:
+                    title = f"{outcome.experiment.name} ({outcome.seconds:.1f} s)"
+                    print_checks(out, title, outcome.experiment.story, outcome.checks)
+                if name := next(names):
+                    shown.report(Step(name))
+    if show:
+        print_verdict(out, checks, time.monotonic() - began)
+    return checks
+
+
+@app.command()
+def soak(
+    kills: Annotated[int, typer.Option(min=0, help="Kill the program this many times.")] = 200,
+    minutes: Annotated[
+        float, typer.Option(min=0, help="Freeze and thaw for this long, besides.")
+    ] = 60.0,
+    as_json: JSON = False,
+) -> None:
+    """Kill the program at random moments, and freeze and thaw for hours; nothing may be lost.
+
+    Exit status 1 if one check fails.
+    """
+    checks = run(_soak(writable_places(), kills, minutes, show=not as_json))
+    _end_with(checks, as_json=as_json)
+
+
+async def _soak(places: "Places", kills: int, minutes: float, *, show: bool) -> "list[Check]":
+    from torpor.cli.progress import Shown
+    from torpor.cli.tables import console, print_checks, print_verdict
+    from torpor.lab.soak import soak as made
+
+    began = time.monotonic()
+    with Shown() as shown:
+        checks = list(await made(places, kills, minutes, shown.report))
+    if show:
+        out = console()
+        print_checks(out, "soak", "", checks)
+        print_verdict(out, checks, time.monotonic() - began)
+    return checks
+
+
+def chosen(asked: Iterable[str] | None, known: Iterable[str], kind: str) -> list[str]:
+    """Return those of ``known`` that were asked for, in their own order; all if none was.
+
+    Each word of ``asked`` may be several with commas between. Ends the program with status 2 if
+    one is not known.
+    """
+    names = list(known)
+    wanted = {word for each in asked or () for word in each.split(",") if word}
+    unknown = sorted(wanted - set(names))
+    if unknown:
+        raise typer.BadParameter(
+            f"there is no {kind} {', '.join(unknown)}; there are: {', '.join(names)}",
+            param_hint="--only",
+        )
+    return [name for name in names if name in wanted] if wanted else names
+
+
+def _made(directory: Path | None) -> Path | None:
+    """Make the directory for raw samples. Ends the program with status 2 if that cannot be."""
+    if directory is not None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise typer.BadParameter(f"{explain(error)}", param_hint="--raw") from None
+        return directory.absolute()
+    return None
+
+
+def _end_with(checks: "Sequence[Check]", *, as_json: bool) -> None:
+    """Print the checks as JSON if asked to, and end the program with what they say."""
+    from torpor.cli.tables import print_json
+
+    # No check shows nothing: a filter gone wrong must not look like success.
+    ok = bool(checks) and all(check.ok for check in checks)
+    if as_json:
+        print_json({"ok": ok, "checks": checks})
+    raise typer.Exit(0 if ok else 1)

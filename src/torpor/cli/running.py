@@ -1,0 +1,123 @@
+"""Running a command's work to its end: interrupts, errors and exit statuses.
+
+Exit statuses: 0 all is well, 1 it is not (the reason is on standard error), 2 wrong usage, 128 and
+the signal's number when a signal ended it.
+"""
+
+import asyncio
+import errno
+import os
+import signal
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+
+from torpor.settings import Places, default_places
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+T = TypeVar("T")
+
+
+class PlaceError(Exception):
+    """A directory that Torpor keeps things in cannot be used. The text says what to do."""
+
+
+def working_places() -> Places:
+    """Return the places that the environment asks for; nothing is created."""
+    return default_places()
+
+
+def writable_places() -> Places:
+    """Return the same places, both made and writable. Exits with status 1 if one cannot be."""
+    places = working_places()
+    with _errors_told():
+        make_writable(places.home, "TORPOR_HOME", "snapshots and the disks of machines")
+        make_writable(places.cache, "TORPOR_CACHE", "the guest's kernel, images, golden snapshots")
+    return places
+
+
+def make_writable(directory: Path, variable: str, what: str) -> None:
+    """Make ``directory``, or see that it is ours to write. Raises :exc:`PlaceError`."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+    except OSError as error:
+        raise PlaceError(
+            f"{directory} cannot be written: {(error.strerror or str(error)).lower()}. It is to"
+            f" hold {what}. Nothing was started. Set {variable} to a directory that is yours."
+        ) from error
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` and return what it returns.
+
+    SIGINT, SIGTERM and SIGHUP cancel it, so that it cleans up (again and again is no faster), and
+    then exit with 128 and the signal's number. Errors of the packages, and OSError, are shown once,
+    without a traceback, and exit with 1.
+    """
+    caught: list[signal.Signals] = []
+    with _errors_told(caught):
+        return asyncio.run(_until_signal(work, caught))
+
+
+async def _until_signal(work: Coroutine[Any, Any, T], caught: list[signal.Signals]) -> T:
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+
+    def end(number: signal.Signals) -> None:
+        caught.append(number)
+        if len(caught) == 1:
+            task.cancel()
+        else:
+            typer.echo("Still ending machines and removing what was half done.", err=True)
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, end, number)
+    try:
+        return await task
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+@contextmanager
+def _errors_told(caught: list[signal.Signals] | None = None) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        if caught:
+            # Whatever it ran into while it ended, it was ended. A program that the terminal's
+            # Ctrl-C reached as well may have failed before we were told.
+            typer.echo("Interrupted; nothing was left running.", err=True)
+            raise typer.Exit(128 + caught[0]) from None
+        words = explain(error)
+        if words is None:
+            raise
+        typer.secho(words, fg=typer.colors.RED, err=True)
+        raise typer.Exit(1) from None
+
+
+def explain(error: BaseException) -> str | None:
+    """Return what to tell a user of an error, or None if it is not one that users can cause."""
+    from torpor.images import ImageError
+    from torpor.vm import VmError
+
+    if isinstance(error, BaseExceptionGroup):
+        told = [explain(each) for each in error.exceptions]
+        return "\n".join(dict.fromkeys(filter(None, told))) if all(told) else None
+    if isinstance(error, (VmError, ImageError, PlaceError)):
+        return str(error)
+    if isinstance(error, BrokenPipeError) or not isinstance(error, OSError):
+        return None  # a closed pipe is the command line library's affair
+    where = f": {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"The disk is full{where}. What was half done has been removed. Free some space"
+            " (`torpor doctor` says how much there is, and where) and run the same command again."
+        )
+    return f"{error.strerror or error}{where}. `torpor doctor` says what this host lacks."

@@ -1,0 +1,112 @@
+"""Results as people read them, and as programs do."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:  # they are only printed here; whoever has one has imported it
+    from torpor.cli.findings import Finding
+    from torpor.lab.check import Check
+
+MARKS = {
+    "ok": Text("ok", style="green"),
+    "warning": Text("warning", style="yellow"),
+    "broken": Text("broken", style="bold red"),
+    "failed": Text("FAILED", style="bold red"),
+}
+
+
+def console() -> Console:
+    """Return a console on standard output, as it is now."""
+    return Console(highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """Print ``value`` on standard output as JSON; dataclasses become objects."""
+    json.dump(value, sys.stdout, indent=1, default=_plain)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def _plain(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return str(value)
+
+
+def print_findings(findings: Sequence["Finding"]) -> None:
+    """Print what the doctor found, group by group; what to do stands under what was seen."""
+    out = console()
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    group = ""
+    for finding in findings:
+        if finding.group != group:
+            if group:
+                table.add_row()
+            group = finding.group
+            table.add_row(Text(group, style="bold"))
+        seen = Text(finding.seen)
+        if finding.todo:
+            seen.append(f"\n→ {finding.todo}", style="" if finding.state == "ok" else "bold")
+        table.add_row(f"  {finding.what}", MARKS[finding.state], seen)
+    out.print(table)
+    count = {state: sum(f.state == state for f in findings) for state in ("warning", "broken")}
+    out.print()
+    if count["broken"]:
+        out.print(f"{_many(count['broken'], 'thing is', 'things are')} broken.", style="bold red")
+    elif count["warning"]:
+        out.print(f"Torpor works here, with {_many(count['warning'], 'warning', 'warnings')}.")
+    else:
+        out.print("Torpor works here, and nothing is to be wished for.")
+
+
+def _many(count: int, one: str, more: str) -> str:
+    return f"{count} {one if count == 1 else more}"
+
+
+def print_checks(out: Console, title: str, story: str, checks: Iterable["Check"]) -> None:
+    """Print the checks of one experiment under its title and what it does."""
+    out.print(Text(title, style="bold"))
+    if story:
+        out.print(Padding(Text(story), (0, 0, 0, 2)))
+    # The same columns for every experiment, so that the eye can run down them.
+    width = out.width - 2
+    mark, name = 6, max(14, width * 24 // 100)
+    rest = width - mark - name - 6
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
+    table.add_column("", width=mark)
+    table.add_column("check", width=name, overflow="fold")
+    table.add_column("expected", width=rest // 2, overflow="fold")
+    table.add_column("seen", width=rest - rest // 2, overflow="fold")
+    for check in checks:
+        mark_text = MARKS["ok" if check.ok else "failed"]
+        style = "" if check.ok else "red"
+        table.add_row(mark_text, Text(check.name), Text(check.expected), Text(check.seen, style))
+    out.print(Padding(table, (0, 0, 1, 2)))
+
+
+def print_verdict(out: Console, checks: Sequence["Check"], seconds: float) -> None:
+    """Print the sum of all checks."""
+    failed = [check.name for check in checks if not check.ok]
+    time = f"in {seconds:.0f} s"
+    if not checks:
+        out.print("No checks were made, so nothing has been shown.", style="bold red")
+    elif failed:
+        names = ", ".join(failed)
+        out.print(
+            f"{len(failed)} of {_many(len(checks), 'check', 'checks')} FAILED {time}: {names}",
+            style="bold red",
+            markup=False,
+        )
+    else:
+        out.print(f"{_many(len(checks), 'check', 'checks')}, all as expected, {time}.")

@@ -1,0 +1,137 @@
+"""Killing the program at random moments of freeze, thaw and fork, and looking at what it left."""
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from torpor.images import Maker
+from torpor.lab.check import Check
+from torpor.lab.victim import counted
+from torpor.vm import Host, Machine, VmError
+
+LIMIT = 120.0
+
+
+@dataclass
+class Heard:
+    """What the victim has said that it did."""
+
+    count: int = 0
+    pid: int = 0
+    snapshot: str = ""
+
+
+async def kill_once(maker: Maker, home: Path, delay: float, heard: Heard) -> None:
+    """Let the victim work in ``home``, and kill it ``delay`` seconds after its next word."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "torpor.lab.victim",
+        str(home),
+        str(maker.cache),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    async with asyncio.timeout(LIMIT):
+        line = await process.stdout.readline()
+        if not line:
+            raise VmError(
+                f"The victim died by itself: {(await process.stderr.read()).decode()[-3000:]}"
+            )
+        hear(line, heard)
+        await asyncio.sleep(delay)
+        process.kill()
+        for line in (await process.stdout.read()).splitlines():
+            hear(line, heard)
+        await process.stderr.read()
+        await process.wait()
+
+
+def hear(line: bytes, heard: Heard) -> None:
+    """Note what a line of the victim says."""
+    word, *rest = line.decode().split()
+    if word == "snapshot":
+        heard.snapshot = rest.pop(0)
+    heard.count, heard.pid = int(rest[0]), int(rest[1])
+
+
+async def inspect(maker: Maker, home: Path, heard: Heard) -> list[str]:
+    """Return what is wrong in ``home`` after a kill; nothing should be."""
+    faults: list[str] = []
+    async with _opened(maker, home) as host:
+        ids = host.store.ids()
+        if heard.snapshot and (not ids or ids[-1] < heard.snapshot):
+            faults.append(f"snapshot {heard.snapshot} was said to be there; there are {ids}")
+        hidden = [e.name for e in (home / "snapshots").iterdir() if e.name.startswith(".")]
+        if hidden:
+            faults.append(f"unfinished snapshots are left: {hidden}")
+        faults += [await _alive(machine, heard, "adopted") for machine in host.machines.values()]
+        if not host.machines and ids:
+            machine = await host.thaw(ids[-1])
+            faults.append(await _alive(machine, heard, "thawed"))
+            await host.end(machine)
+        faults += _strays(host, home)
+    return [fault for fault in faults if fault]
+
+
+async def _alive(machine: Machine, heard: Heard, how: str) -> str:
+    count, pid = await counted(machine)
+    if pid != heard.pid or count < heard.count:
+        return f"{how}: count {count} by process {pid}, after {heard.count} by {heard.pid}"
+    await asyncio.sleep(0.15)
+    later, _ = await counted(machine)
+    return "" if later > count else f"{how}: the loop stands still at {count}"
+
+
+def _strays(host: Host, home: Path) -> list[str]:
+    """Return processes, files and locks of ``home`` that nothing knows."""
+    faults = []
+    known = {machine.pid for machine in host.machines.values()}
+    processes = set(host.processes())
+    if processes - known:
+        faults.append(f"stray processes {sorted(processes - known)}")
+    directories = {entry.name for entry in (home / "machines").iterdir()}
+    if directories != set(host.machines):
+        faults.append(
+            f"machine directories {sorted(directories)}, machines {sorted(host.machines)}"
+        )
+    again = host.collect()
+    if again.names:
+        faults.append(f"unreachable files {again.names}")
+    return faults
+
+
+@asynccontextmanager
+async def _opened(maker: Maker, home: Path) -> AsyncIterator[Host]:
+    host = await Host.open(home, maker.accelerator, maker.jail, golden=maker.store())
+    try:
+        yield host
+    finally:
+        await host.close()
+
+
+async def kills(maker: Maker, home: Path, count: int, seed: int) -> AsyncIterator[Check]:
+    """Kill the victim ``count`` times; one check each. Ends what is left in ``home``."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable moments, no secret
+    heard = Heard()
+    try:
+        for number in range(1, count + 1):
+            delay = chance.uniform(0, 0.5)
+            await kill_once(maker, home, delay, heard)
+            faults = await inspect(maker, home, heard)
+            yield Check(
+                f"kill {number}",
+                not faults,
+                "the newest snapshot or the machine goes on, nothing is left behind",
+                "; ".join(faults) or f"after {delay:.3f} s: count {heard.count} goes on",
+            )
+    finally:
+        async with _opened(maker, home) as host:
+            for machine in list(host.machines.values()):
+                await host.end(machine)

@@ -1,0 +1,69 @@
+"""The program that ``torpor lab soak`` kills: it freezes, thaws and forks one machine, without end.
+
+Run as ``python -m torpor.lab.victim HOME CACHE``. It says each thing that it has done, one line
+each, so that whoever kills it knows what must not be lost.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from torpor.images import Recipe, debian_image, golden, maker, silent
+from torpor.lab.laboratory import SIZE
+from torpor.vm import SIZES, Host, Identity, Machine, Wanted
+
+COUNTER = """
+n=0
+while :; do n=$((n+1)); echo $n > /root/counter; echo $n $$ >> /root/counter.log; sleep 0.05; done
+"""
+"""Counts in memory; the file repeats the count and is never read back by the loop."""
+
+
+async def counted(machine: Machine) -> tuple[int, int]:
+    """Return the newest count that the machine's loop has logged, and the loop's process id."""
+    said = await machine.agent.shell("tail -n 2 /root/counter.log | head -n 1")
+    count, pid = said.stdout.split()
+    return int(count), int(pid)
+
+
+async def work(home: Path, cache: Path) -> None:
+    """Freeze, thaw and fork until killed."""
+    made = await maker(cache, silent)
+    image = await debian_image(cache, Recipe(), silent)
+    start = await golden(made, image, SIZES[SIZE], silent)
+    host = await Host.open(home, made.accelerator, made.jail, golden=made.store())
+    turn = 0
+    while True:
+        machine = await _some_machine(host, start)
+        for each in list(host.machines.values()):
+            if each is not machine:
+                await host.end(each)
+        turn += 1
+        count, pid = await counted(machine)
+        say("counted", count, pid)
+        if turn % 3 == 0:
+            forked = await host.fork(machine, 1)
+            say("snapshot", forked.frozen.manifest.id, count, pid)
+        frozen = await host.freeze(machine, Wanted("stop"))
+        say("snapshot", frozen.manifest.id, count, pid)
+        for old in host.store.ids()[:-2]:
+            await host.remove(old)
+
+
+async def _some_machine(host: Host, start: str) -> Machine:
+    if host.machines:
+        return next(iter(host.machines.values()))
+    if host.store.ids():
+        return await host.thaw(host.store.ids()[-1])
+    machine = await host.thaw(start, Identity.of("victim"))
+    await machine.agent.shell(f"({COUNTER}) </dev/null >/dev/null 2>&1 & sleep 0.3")
+    return machine
+
+
+def say(*words: object) -> None:
+    """Print one line at once."""
+    print(*words, flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(work(Path(sys.argv[1]), Path(sys.argv[2])))

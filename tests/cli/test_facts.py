@@ -1,0 +1,75 @@
+"""What the doctor reads of the host."""
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from torpor.cli import facts
+from torpor.cli.leftovers import leftovers
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)", "10.0.2"),
+        ("mke2fs 1.47.0 (5-Feb-2023)\n\tUsing EXT2FS Library", "1.47.0"),
+        ("bubblewrap 0.8.0", "0.8.0"),
+        ("usage: newuidmap", ""),
+    ],
+)
+def test_a_version_is_found_in_what_a_program_says(said: str, version: str) -> None:
+    assert facts.version_in(said) == version
+
+
+def test_memory_is_read_in_bytes() -> None:
+    found = facts.read_memory("MemTotal:  100 kB\nMemFree:  7 kB\nMemAvailable:   50 kB\n")
+    assert found == facts.Memory(102400, 51200)
+
+
+def test_a_kernel_setting_that_is_not_there_is_none(tmp_path: Path) -> None:
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user/max_user_namespaces").write_text("94035\n")
+    assert facts.sysctl("user.max_user_namespaces", tmp_path) == 94035
+    assert facts.sysctl("kernel.unprivileged_userns_clone", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("ann:100000:65536\n", True), ("1000:100000:65536\n", True), ("bob:1:1\n", False)],
+)
+def test_subordinate_ids_are_found_by_name_or_number(
+    text: str, found: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "subuid"
+    file.write_text(text)
+    assert facts.has_subordinate_ids(file, "ann", 1000) is found
+
+
+def test_no_file_of_subordinate_ids_means_none(tmp_path: Path) -> None:
+    assert not facts.has_subordinate_ids(tmp_path / "subuid", "ann", 1000)
+
+
+def test_a_place_that_is_not_there_yet_has_the_room_of_the_disk_it_will_be_on(
+    tmp_path: Path,
+) -> None:
+    found = facts.place(tmp_path / "a/b", "TORPOR_HOME")
+    assert (found.exists, found.refused) == (False, "")
+    assert 0 < found.free <= found.total
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_place_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "not a directory" in facts.place(tmp_path / "file/home", "TORPOR_HOME").refused
+
+
+def test_only_abandoned_laboratories_are_left_behind(tmp_path: Path) -> None:
+    for name in ("lab-used", "lab-dead", "lab-new", "other"):
+        (tmp_path / name).mkdir()
+    for name in ("lab-used", "lab-dead", "other"):
+        (tmp_path / name / "host.lock").touch()
+    with open(tmp_path / "lab-used/host.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert leftovers(tmp_path) == [tmp_path / "lab-dead"]
+    assert leftovers(tmp_path / "nowhere") == []

@@ -1,0 +1,164 @@
+"""Each line of ``torpor doctor``: fine where all is well, and telling where it is not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torpor.cli import findings
+from torpor.cli.facts import TOOLS, Facts, Kvm, Memory, Place, Program, System, Tool
+from torpor.cli.findings import GIB, Finding, diagnose
+from torpor.vm import Accelerator, Jail
+
+KVM = Accelerator("kvm", "KVM ran the guest kernel.", (10, 0, 0), "Some CPU")
+EMULATION = Accelerator("tcg", "Software emulation, because of it.", (7, 2, 0), "qemu-max")
+JAIL = Jail(own_user=True, namespaces=True, seccomp=True, missing=())
+BARE = Jail(
+    own_user=False,
+    namespaces=False,
+    seccomp=False,
+    missing=(
+        "a user of its own: only root can give one; QEMU runs as you",
+        "namespaces: bwrap: No permissions to create new namespace",
+        "QEMU's sandbox: this QEMU was built without seccomp",
+    ),
+)
+HOME = Place(Path("/srv/t"), "TORPOR_HOME", True, "", 50 * GIB, 90 * GIB)
+GOOD = Facts(
+    system=System("Linux", "x86_64", "6.12", "3.13.1"),
+    root=False,
+    user="ann",
+    accelerator=KVM,
+    accelerator_problem="",
+    kvm=Kvm("open", "kvm"),
+    jail=JAIL,
+    jail_problem="",
+    sysctls={"kernel.yama.ptrace_scope": 1},
+    own_memory_refused=None,
+    adopted_memory_refused=None,
+    subordinate_ids=True,
+    programs=tuple(Program(tool, f"/usr/bin/{tool.name}", "1.2") for tool in TOOLS),
+    pagemap_scan=True,
+    memory=Memory(16 * GIB, 12 * GIB),
+    home=HOME,
+    cache=replace(HOME, path=Path("/srv/c"), variable="TORPOR_CACHE"),
+    leftovers=(),
+)
+
+
+def line(facts: Facts, what: str) -> Finding:
+    """The one finding about ``what``."""
+    (found,) = [finding for finding in diagnose(facts) if finding.what == what]
+    return found
+
+
+def test_a_good_host_has_nothing_to_do_but_what_torpor_lacks() -> None:
+    assert [f.what for f in diagnose(GOOD) if f.state != "ok"] == ["limits"]
+
+
+def test_whatever_is_not_ok_says_what_to_do() -> None:
+    bad = replace(
+        GOOD,
+        accelerator=EMULATION,
+        jail=BARE,
+        own_memory_refused="not permitted",
+        adopted_memory_refused="not permitted",
+        subordinate_ids=False,
+        programs=tuple(Program(tool, None) for tool in TOOLS),
+        memory=Memory(GIB, GIB),
+        home=replace(HOME, free=0),
+        cache=replace(HOME, refused="no"),
+        leftovers=(Path("/srv/t/lab-1"),),
+    )
+    assert [f.what for f in diagnose(bad) if f.state != "ok" and not f.todo] == []
+
+
+@pytest.mark.parametrize(
+    ("what", "change", "state", "said"),
+    [
+        ("system", {"system": System("Linux", "aarch64", "6", "3.11")}, "broken", "aarch64"),
+        ("accelerator", {"accelerator": EMULATION}, "warning", "because of it"),
+        (
+            "accelerator",
+            {"accelerator": None, "accelerator_problem": "QEMU is not installed."},
+            "broken",
+            "not installed",
+        ),
+        ("accelerator", {"accelerator": None, "kvm": Kvm("absent")}, "warning", "no /dev/kvm"),
+        ("accelerator", {"accelerator": None}, "warning", "lab prepare"),
+        (
+            "accelerator",
+            {"accelerator": EMULATION, "kvm": Kvm("closed", "virt")},
+            "warning",
+            "adduser $USER virt",
+        ),
+        ("jail", {"jail": None, "jail_problem": "not known"}, "broken", "not known"),
+        ("user of its own", {"jail": BARE}, "warning", "only root can give one"),
+        ("namespaces", {"jail": BARE}, "warning", "No permissions to create"),
+        ("system calls", {"jail": BARE}, "warning", "without seccomp"),
+        ("memory of machines", {"own_memory_refused": "refused"}, "broken", "ptrace"),
+        ("adopted machines", {"adopted_memory_refused": "refused"}, "warning", "ptrace_scope=0"),
+        ("page map", {"pagemap_scan": False}, "ok", "word by word"),
+        ("subuid", {"subordinate_ids": False}, "warning", "usermod --add-subuids"),
+        ("memory", {"memory": Memory(16 * GIB, GIB)}, "broken", "1.0 GiB"),
+        ("memory", {"memory": Memory(16 * GIB, 2 * GIB)}, "warning", "2.0 GiB"),
+        ("home", {"home": replace(HOME, free=GIB // 2)}, "broken", "0.5 GiB"),
+        ("home", {"home": replace(HOME, free=2 * GIB)}, "warning", "2.0 GiB"),
+        ("home", {"home": replace(HOME, refused="it is not yours")}, "broken", "TORPOR_HOME"),
+        (
+            "cache",
+            {"cache": replace(GOOD.cache, refused="it is not yours")},
+            "broken",
+            "TORPOR_CACHE",
+        ),
+        ("left behind", {"leftovers": (Path("/srv/t/lab-1"),)}, "warning", "/srv/t/lab-1"),
+    ],
+)
+def test_each_thing_that_can_be_wrong_is_told(
+    what: str, change: dict[str, object], state: str, said: str
+) -> None:
+    assert line(GOOD, what).state == "ok" if what != "jail" else True
+    found = line(replace(GOOD, **change), what)
+    assert found.state == state
+    assert said in f"{found.seen} {found.todo}"
+
+
+@pytest.mark.parametrize(
+    ("sysctl", "refusing"),
+    [
+        ("user.max_user_namespaces", 0),
+        ("kernel.unprivileged_userns_clone", 0),
+        ("kernel.apparmor_restrict_unprivileged_userns", 1),
+    ],
+)
+def test_the_setting_that_refuses_namespaces_is_named(sysctl: str, refusing: int) -> None:
+    refused = findings.namespaces({sysctl: refusing}, BARE)
+    assert refused.state == "warning"
+    assert sysctl in refused.seen
+    assert sysctl in refused.todo
+    # The same setting, where the jail's namespaces work all the same (a profile allows them).
+    assert findings.namespaces({sysctl: refusing}, JAIL).state == "ok"
+
+
+def test_a_setting_that_allows_namespaces_is_not_blamed() -> None:
+    allowing = {
+        "user.max_user_namespaces": 15000,
+        "kernel.unprivileged_userns_clone": 1,
+        "kernel.apparmor_restrict_unprivileged_userns": 0,
+    }
+    assert findings.namespaces(allowing, BARE).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("use", "state"), [("machines", "broken"), ("images", "broken"), ("jail", "warning")]
+)
+def test_a_missing_program_is_told_with_its_package(use: str, state: str) -> None:
+    tool = Tool("frob", "frob-utils", use)  # type: ignore[arg-type]
+    assert findings.program(Program(tool, "/usr/bin/frob", "2.0")).state == "ok"
+    missing = findings.program(Program(tool, None))
+    assert missing.state == state
+    assert "frob-utils" in missing.todo
+
+
+def test_root_needs_no_ids_of_its_own() -> None:
+    assert [f for f in diagnose(replace(GOOD, root=True)) if f.what == "subuid"] == []

@@ -1,0 +1,68 @@
+"""Real machines for tests: a host for each test, golden snapshots shared through the cache."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from torpor.images import Image, Maker, Recipe, debian_image, golden, maker, silent
+from torpor.settings import default_places
+from torpor.vm import SIZES, Host, Identity, Machine
+
+SIZE = "mars-2vcpu-1gb"
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the machines of tests start from."""
+
+    maker: Maker
+    image: Image
+    golden: str
+
+
+@pytest.fixture(scope="session")
+def start() -> Start:
+    """The default image and its golden snapshot, built on first use."""
+
+    async def build() -> Start:
+        made = await maker(default_places().cache, silent)
+        image = await debian_image(made.cache, Recipe(), silent)
+        return Start(made, image, await golden(made, image, SIZES[SIZE], silent))
+
+    return asyncio.run(build())
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """An empty directory on a real disk, for what does not fit into a tmpfs."""
+    directory = Path(tempfile.mkdtemp(prefix="torpor-test-", dir="/var/tmp"))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+async def open_host(start: Start, home: Path) -> Host:
+    """Open a host that thaws from the golden snapshots."""
+    made = start.maker
+    return await Host.open(home, made.accelerator, made.jail, golden=made.store())
+
+
+@pytest.fixture
+async def host(start: Start, home: Path) -> AsyncIterator[Host]:
+    """An empty host; its machines are ended afterwards."""
+    opened = await open_host(start, home)
+    yield opened
+    for machine in list(opened.machines.values()):
+        await opened.end(machine)
+    await opened.close()
+    assert opened.processes() == []
+
+
+@pytest.fixture
+async def machine(start: Start, host: Host) -> Machine:
+    """A machine that was just created."""
+    return await host.thaw(start.golden, Identity.of("test"))

@@ -1,0 +1,58 @@
+"""The program is killed at random moments, and nothing that it had said was done is lost."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.machine.conftest import Start, open_host
+from torpor.lab.kills import kills
+from torpor.vm import Identity, Wanted
+
+pytestmark = pytest.mark.machine
+
+KILLS = 30
+"""In ``./dev soak``: 200."""
+
+
+async def test_killed_at_random_moments_it_loses_nothing(start: Start, home: Path) -> None:
+    faults = [c.seen async for c in kills(start.maker, home, KILLS, seed=2) if not c.ok]
+    assert faults == []
+
+
+async def test_a_running_machine_is_adopted_by_the_next_program(start: Start, home: Path) -> None:
+    host = await open_host(start, home)
+    machine = await host.thaw(start.golden, Identity.of("kept"))
+    await machine.agent.shell("echo kept > /root/file")
+    await host.close()
+    again = await open_host(start, home)
+    try:
+        assert [(r.machine, r.outcome) for r in again.recovered] == [(machine.id, "adopted")]
+        adopted = again.machines[machine.id]
+        assert adopted.pid == machine.pid
+        assert await adopted.agent.read_file("/root/file") == b"kept\n"
+        frozen = await again.freeze(adopted, Wanted("stop"))
+        thawed = await again.thaw(frozen.manifest.id)
+        assert await thawed.agent.read_file("/root/file") == b"kept\n"
+        await again.end(thawed)
+    finally:
+        await again.close()
+
+
+async def test_a_machine_left_stopped_and_resting_is_set_going_again(
+    start: Start, home: Path
+) -> None:
+    host = await open_host(start, home)
+    machine = await host.thaw(start.golden, Identity.of("left"))
+    await machine.agent.shell("(while :; do date >> /root/beat; sleep 0.1; done) >/dev/null 2>&1 &")
+    await machine.agent.quiesce(5000)
+    await machine.qmp.stop()
+    await host.close()
+    again = await open_host(start, home)
+    try:
+        adopted = again.machines[machine.id]
+        before = await adopted.agent.read_file("/root/beat")
+        await adopted.agent.shell("sleep 0.5")
+        assert len(await adopted.agent.read_file("/root/beat")) > len(before)
+        await again.end(adopted)
+    finally:
+        await again.close()
