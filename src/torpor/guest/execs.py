@@ -32,6 +32,9 @@ CHUNK = 24 << 10
 HOLD_GRACE = 60.0
 """Seconds (of the machine's own running time) that a hold outlasts its attachment."""
 STDIN_WINDOW = 256 << 10
+HOLD_ROOM = 256 << 10
+"""Bytes that a held command may be ahead of its follower, even if fewer are kept: the follower
+acknowledges in steps, and would wait for more while the command waits for it."""
 STDOUT, STDERR = 1, 2
 
 
@@ -240,7 +243,8 @@ class Execs:
 
     def _watch_outputs(self, known: Exec) -> None:
         full = (
-            known.held_from is not None and known.log.end - known.held_from >= known.log.keep
+            known.held_from is not None
+            and known.log.end - known.held_from >= max(known.log.keep, HOLD_ROOM)
         ) and not known.ended
         for fd in known.outputs:
             if full:
@@ -284,7 +288,9 @@ class Execs:
         log = attachment.exec.log
         if attachment.seq < log.start:
             gap = {"from": attachment.seq, "to": log.start}
-            attachment.seq = attachment.acked = log.start
+            # What is lost takes nothing of the window, and what is not yet read still does.
+            attachment.acked += log.start - attachment.seq
+            attachment.seq = log.start
             return wire.encode(Kind.GAP, attachment.stream, wire.document(gap))
         room = attachment.acked + attachment.window - attachment.seq
         chunk = log.read(attachment.seq, min(CHUNK, room)) if room > 0 else None
@@ -310,6 +316,7 @@ class Execs:
                 known.hold_timer.cancel()
                 known.hold_timer = None
             known.held_from = seq
+            self._watch_outputs(known)  # it may have waited for the follower before
 
     def attachments_lost(self) -> None:
         """The channel began anew: nobody is attached; holds last for a grace time."""

@@ -12,7 +12,7 @@ from torpor.vm import Host, Machine, Wanted
 class Pause:
     """One pause. ``machine`` is the one after it.
 
-    ``began`` is the wall clock when the freeze had ended, ``ended`` when the thaw began, both in ns.
+    ``began`` is the wall clock when the freeze had ended, ``ended`` when the thaw began, in ns.
     """
 
     machine: Machine

@@ -13,6 +13,9 @@ from torpor.vm.execs import Command, Exec, Exit
 PIECE = 256 << 10
 """Bytes of a file that cross the channel in one frame."""
 WAKE_LIMIT_MS = 10_000
+ANSWER_LIMIT = 60.0
+"""Seconds that an answer may take beyond the limit that the guest was given: for its sync, and for
+a busy host."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,17 @@ class GuestAgent:
     async def quiesce(self, limit_ms: int) -> float:
         """Sync the disk and freeze the user's processes; return how long they were frozen so far,
         in s."""
-        answer, _ = await self.channel.request("quiesce", {"limit_ms": limit_ms}, urgent=True)
-        return float(answer["frozen_ns"]) / 1e9
+        limit = limit_ms / 1000 + ANSWER_LIMIT
+        answer, _ = await self.channel.request(
+            "quiesce", {"limit_ms": limit_ms}, urgent=True, limit=limit
+        )
+        return _number(answer, "frozen_ns") / 1e9
 
     async def resume(self) -> None:
         """Let the user's processes run on, in a machine that was only quiesced."""
-        await self.channel.request("resume", {"limit_ms": WAKE_LIMIT_MS}, urgent=True)
+        limit = WAKE_LIMIT_MS / 1000 + ANSWER_LIMIT
+        wanted = {"limit_ms": WAKE_LIMIT_MS}
+        await self.channel.request("resume", wanted, urgent=True, limit=limit)
 
     async def wake(
         self, identity: Identity | None, clock: Callable[[], int] = time.time_ns
@@ -79,7 +87,8 @@ class GuestAgent:
         if identity is not None:
             wanted |= {"hostname": identity.hostname, "machine_id": identity.machine_id}
         wanted |= {"held_ns": time.monotonic_ns() - self.welcome.heard_ns, "wall_ns": clock()}
-        await self.channel.request("wake", wanted, urgent=True)
+        limit = WAKE_LIMIT_MS / 1000 + ANSWER_LIMIT
+        await self.channel.request("wake", wanted, urgent=True, limit=limit)
 
     async def status(self) -> dict[str, Any]:
         """Return kernel, host name, uptime and wall clock of the guest, and whether it rests."""
@@ -120,7 +129,10 @@ class GuestAgent:
     async def commands(self) -> list[dict[str, Any]]:
         """Return the commands that this machine knows, ended ones too."""
         answer, _ = await self.channel.request("exec.list")
-        return list(answer["execs"])
+        execs = answer.get("execs")
+        if not isinstance(execs, list):
+            raise _broken("execs")
+        return execs
 
     # Files
 
@@ -157,4 +169,17 @@ class GuestAgent:
             if error.code == "ENOENT":
                 return None
             raise
-        return FileStatus(**found)
+        return FileStatus(
+            *(_number(found, name) for name in ("mode", "size", "uid", "gid", "mtime_ns"))
+        )
+
+
+def _number(answer: dict[str, Any], name: str) -> int:
+    number = answer.get(name)
+    if type(number) is not int:
+        raise _broken(name)
+    return number
+
+
+def _broken(name: str) -> GuestError:
+    return GuestError("EPROTO", f"the agent's answer has no {name!r} that can be used")

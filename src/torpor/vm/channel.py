@@ -22,6 +22,15 @@ from torpor.vm.errors import ChannelLostError, GuestError, VmError
 HELLO_EVERY = 0.02
 """Seconds between two HELLOs: bytes are lost until the guest has opened its port."""
 HELLO_SLOWEST = 0.25
+MAX_MESSAGE = 2000
+"""Characters of a guest's error message that are passed on."""
+
+
+def plain(said: object, limit: int) -> str:
+    """Return what a guest said as text that may go to a terminal or a file: at most ``limit``
+    characters, each that does not print replaced."""
+    text = said if isinstance(said, str) else repr(said)
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text[:limit])
 
 
 @dataclass(frozen=True)
@@ -86,11 +95,13 @@ class Channel:
         blob: bytes = b"",
         *,
         urgent: bool = False,
+        limit: float | None = None,
     ) -> tuple[dict[str, Any], bytes]:
         """Ask the agent for ``op`` and return its document and bytes.
 
         Waits while the channel is held quiet, unless ``urgent``. Raises :exc:`GuestError` if the
-        agent refuses and :exc:`ChannelLostError` or the machine's end if there is no answer.
+        agent refuses and :exc:`ChannelLostError` or the machine's end if there is no answer, within
+        ``limit`` seconds if there is a limit.
         """
         while not urgent and not self._open.is_set():
             await self._open.wait()
@@ -108,14 +119,21 @@ class Channel:
                     Kind.REQUEST, number, wire.document({"op": op} | (document or {}), blob)
                 )
             )
-            answer, data = await reply
+            async with asyncio.timeout(limit):
+                answer, data = await reply
+        except TimeoutError:
+            raise ChannelLostError(
+                f"The guest agent did not answer {op!r} within {limit:g} s."
+            ) from None
         finally:
             self._replies.pop(number, None)
             if not self._replies:
                 self._idle.set()
         error = answer.get("error")
         if isinstance(error, dict):
-            raise GuestError(str(error.get("code")), str(error.get("message"))[:2000])
+            raise GuestError(plain(error.get("code"), 64), plain(error.get("message"), MAX_MESSAGE))
+        if error is not None:
+            raise GuestError("EPROTO", f"the agent refused {op!r} and did not say why")
         return answer, data
 
     @asynccontextmanager
@@ -157,12 +175,12 @@ class Channel:
         self._writer.write(data)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        reason = ChannelLostError("The guest channel was closed.")
+        reason: VmError = ChannelLostError("The guest channel was closed.")
         try:
             while data := await reader.read(256 << 10):
                 for frame in self._decoder.feed(data):
                     self._take(frame)
-        except (OSError, WireError) as error:
+        except (OSError, ValueError) as error:
             reason = ChannelLostError(f"The guest channel failed: {error}.")
         if self._explain is not None:
             reason = await self._explain(reason)
@@ -190,8 +208,8 @@ class Channel:
             self._welcome.set_result(
                 Welcome(
                     version=int(said["version"]),
-                    boot_id=str(said["boot_id"])[:64],
-                    agent_id=str(said["agent_id"])[:64],
+                    boot_id=plain(said["boot_id"], 64),
+                    agent_id=plain(said["agent_id"], 64),
                     mono_ns=int(said["mono_ns"]),
                     heard_ns=time.monotonic_ns(),
                 )

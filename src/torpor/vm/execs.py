@@ -129,11 +129,23 @@ class Exec:
         }
         try:
             answer, _ = await channel.request(op, wanted | follow)
+            self._check(answer)
         except BaseException:
             channel.close_stream(self._stream)
             raise
-        self.pid = answer.get("pid")
-        self._resend_stdin(int(answer.get("stdin_seq", 0)))
+        self.pid = answer["pid"]
+        self._resend_stdin(answer["stdin_seq"])
+
+    def _check(self, answer: dict[str, Any]) -> None:
+        for name in ("pid", "stdin_seq", "end"):
+            if type(answer.get(name)) is not int or answer[name] < 0:
+                raise ChannelLostError(f"The guest did not say {name!r} of command {self.id}.")
+        if answer["end"] < self.received or answer["stdin_seq"] < self._stdin_acked:
+            raise GuestError(
+                "ESTALE",
+                f"command {self.id} stands at an earlier point in this machine than where we are;"
+                " follow it anew from there",
+            )
 
     # Output
 
@@ -147,7 +159,7 @@ class Exec:
             while self._arrived:
                 item = self._arrived.popleft()
                 self.received = item.end if isinstance(item, Gap) else item.seq + len(item.data)
-                self._ack()
+                self._ack(at_once=isinstance(item, Gap))
                 yield item
             if self.exit is not None:
                 return
@@ -171,9 +183,10 @@ class Exec:
         assert self.exit is not None
         return self.exit
 
-    def _ack(self) -> None:
-        if self._channel is not None and self.received - self._acked >= WINDOW // 4:
-            self._acked = self.received
+    def _ack(self, *, at_once: bool) -> None:
+        due = at_once or self.received - self._acked >= WINDOW // 4
+        if self._channel is not None and due:
+            self._acked = max(self._acked, self.received)  # it may count gaps still to be read
             with contextlib.suppress(VmError):  # a lost channel is told by output()
                 self._channel.send(Kind.ACK, self._stream, wire.ack(self.received))
 
@@ -191,8 +204,8 @@ class Exec:
             end = seq + len(data)
             if seq != self._arrived_seq or source not in (STDOUT, STDERR):
                 raise WireError(f"bytes {seq} where {self._arrived_seq} come next")
-            if end > self._acked + WINDOW:
-                raise WireError("more than the window allows")
+            if not data or end > self._acked + WINDOW:
+                raise WireError("nothing, or more than the window allows")
             self._arrived_seq = end
             self._arrived.append(Output(seq, source, data))
         elif frame.kind == Kind.GAP:
@@ -200,7 +213,11 @@ class Exec:
             start, end = int(gap["from"]), int(gap["to"])
             if start != self._arrived_seq or end <= start:
                 raise WireError("a gap that is none")
-            self._arrived_seq = self._acked = end
+            # What is lost takes nothing of the window, and what is not yet read still does.
+            self._acked += end - start
+            self._arrived_seq = end
+            if self._arrived and isinstance(self._arrived[-1], Gap):
+                start = self._arrived.pop()[0]
             self._arrived.append(Gap(start, end))
         elif frame.kind == Kind.ACK:
             self._take_stdin_ack(wire.parse_ack(frame.payload))

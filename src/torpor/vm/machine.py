@@ -42,6 +42,19 @@ class ThawTimes:
     wake: float
     ready_at: float
 
+    @classmethod
+    def between(
+        cls, began: float, launched: float, injected: float, running: float, ready: float
+    ) -> "ThawTimes":
+        """Return the times of a thaw with its moments given, on :func:`time.monotonic`."""
+        return cls(
+            launch=launched - began,
+            pages=injected - launched,
+            devices=running - injected,
+            wake=ready - running,
+            ready_at=ready,
+        )
+
 
 class Machine:
     """One machine. Made by a host, which launches, thaws or adopts it.

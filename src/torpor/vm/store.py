@@ -11,6 +11,7 @@ another one (golden snapshots, shared by many) for bases and layers; it never wr
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from torpor.vm.manifest import Manifest, Sums
 
 MANIFEST, DEVICES, DELTA, SUMS = "manifest.json", "devices", "memory.delta", "sums.json"
 _PARTIAL, _TRASH = ".partial-", ".trash-"
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Store:
         self.root = root
         self._also = also
         self._verified: dict[tuple[int, ...], str] = {}
+        self._building: set[str] = set()
         for part in ("snapshots", "bases", "layers"):
             (root / part).mkdir(parents=True, exist_ok=True)
         root.chmod(0o700)
@@ -50,16 +53,25 @@ class Store:
 
     def ids(self) -> list[str]:
         """Return the ids of this store's snapshots, the oldest first."""
-        found = [
-            (entry.stat().st_mtime_ns, entry.name)
-            for entry in (self.root / "snapshots").iterdir()
-            if not entry.name.startswith(".")
-        ]
+        found = []
+        for entry in (self.root / "snapshots").iterdir():
+            if not entry.name.startswith("."):
+                # Not the directory's time: that changes when the snapshot becomes durable.
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    found.append(((entry / MANIFEST).stat().st_mtime_ns, entry.name))
+                    continue
+                found.append((0, entry.name))
         return [name for _, name in sorted(found)]
 
     def manifest(self, snapshot: str) -> Manifest:
         """Return a snapshot's manifest. Raises :exc:`SnapshotError`."""
-        return documents.read(Manifest, self.directory(snapshot) / MANIFEST)
+        try:
+            found = documents.read(Manifest, self.directory(snapshot) / MANIFEST)
+        except OSError as error:
+            raise _damaged(snapshot, MANIFEST, _why(error)) from None
+        if found.id != snapshot:
+            raise _damaged(snapshot, MANIFEST, f"is that of snapshot {found.id!r}")
+        return found
 
     def directory(self, snapshot: str) -> Path:
         """Return the directory of a snapshot, here or in the other store.
@@ -67,10 +79,14 @@ class Store:
         Raises :exc:`SnapshotError` if there is none.
         """
         for store in self._stores():
-            directory = store.root / "snapshots" / snapshot
-            if "/" not in snapshot and not snapshot.startswith(".") and directory.is_dir():
+            directory = store._own_directory(snapshot)
+            if directory is not None:
                 return directory
-        raise SnapshotError(f"There is no snapshot {snapshot!r}.", state="Nothing was changed.")
+        raise _unknown(snapshot)
+
+    def _own_directory(self, snapshot: str) -> Path | None:
+        directory = self.root / "snapshots" / snapshot
+        return directory if _ID.fullmatch(snapshot) and directory.is_dir() else None
 
     def base(self, base: str) -> Path:
         """Return the file of a memory base. Raises :exc:`SnapshotError` if it is missing."""
@@ -81,9 +97,11 @@ class Store:
         return self._object(f"layers/{layer.file_name}")
 
     def _object(self, name: str) -> Path:
-        for store in self._stores():
-            if (store.root / name).exists():
-                return store.root / name
+        file_name = name.partition("/")[2]
+        if _ID.fullmatch(file_name):
+            for store in self._stores():
+                if (store.root / name).exists():
+                    return store.root / name
         raise SnapshotError(
             f"{name} is missing from the store.",
             state="Other snapshots are not touched.",
@@ -98,10 +116,24 @@ class Store:
     # Writing
 
     def begin(self, snapshot: str) -> Path:
-        """Make and return the directory in which a new snapshot is put together, not yet
-        visible."""
+        """Make and return the directory in which a new snapshot is put together, not yet visible.
+
+        Raises :exc:`SnapshotError` if there is one of this id, or it is no id.
+        """
+        if not _ID.fullmatch(snapshot):
+            raise SnapshotError(
+                f"{snapshot!r} cannot be the id of a snapshot.",
+                state="Nothing was changed.",
+                todo="Use up to 100 letters, digits, dots and hyphens, the first no dot or hyphen.",
+            )
         partial = self.root / "snapshots" / f"{_PARTIAL}{snapshot}"
+        if self._own_directory(snapshot) is not None or partial.exists():
+            raise SnapshotError(
+                f"There is a snapshot {snapshot!r} already, or it is being made.",
+                state="Nothing was changed.",
+            )
         partial.mkdir()
+        self._building.add(snapshot)
         return partial
 
     def commit(self, partial: Path, new: Manifest, objects: dict[str, Path]) -> None:
@@ -115,29 +147,37 @@ class Store:
             os.link(file, self.root / name)
         (partial / MANIFEST).write_bytes(documents.write(new))
         partial.rename(self.root / "snapshots" / new.id)
+        self._building.discard(new.id)
 
     def abandon(self, partial: Path) -> None:
         """Remove what :meth:`begin` made."""
         shutil.rmtree(partial, ignore_errors=True)
+        self._building.discard(partial.name.removeprefix(_PARTIAL))
 
     def make_durable(self, snapshot: str) -> Sums:
         """Force a snapshot to disk and write its sums. Blocks for as long as the disk takes.
 
         Raises :exc:`SnapshotError` and OSError.
         """
-        directory = self.directory(snapshot)
+        directory = self._own_directory(snapshot)
+        if directory is None:
+            raise _unknown(snapshot)
         with contextlib.suppress(FileNotFoundError):
             return documents.read(Sums, directory / SUMS)
-        found = documents.read(Manifest, directory / MANIFEST)
+        found = self.manifest(snapshot)
+        _check_boot(found)
         known = self._inherited_sums(found)
         sums: dict[str, str] = {}
         for name, file in self._needed(found):
             if name in known:
                 sums[name] = known[name]
                 continue
-            with open(file, "rb", buffering=0) as opened:
-                os.fsync(opened.fileno())
-                sums[name] = self._digest(opened.fileno())
+            try:
+                with open(file, "rb", buffering=0) as opened:
+                    os.fsync(opened.fileno())
+                    sums[name] = self._digest(opened.fileno())
+            except FileNotFoundError as error:
+                raise _damaged(snapshot, name, _why(error)) from None
         result = Sums(sums)
         new = directory / f".{SUMS}"
         new.write_bytes(documents.write(result))
@@ -182,39 +222,35 @@ class Store:
         """
         found = self.manifest(snapshot)
         directory = self.directory(snapshot)
+        sums: dict[str, str] | None = None
         try:
             sums = documents.read(Sums, directory / SUMS).files
         except FileNotFoundError:
-            sums = {}
-            if found.host_boot_id != host_boot_id():
-                raise SnapshotError(
-                    f"Snapshot {snapshot} was not made durable before the host went down.",
-                    state="Nothing was changed.",
-                    todo="Use an older snapshot.",
-                ) from None
+            _check_boot(found)
+        except OSError as error:
+            raise _damaged(snapshot, SUMS, _why(error)) from None
+        sizes = dict(found.sizes)
+        if found.memory is not None:
+            sizes[f"bases/{found.memory.base}.mem"] = found.shape.memory_bytes
         for name, file in self._needed(found):
-            self._verify_file(snapshot, name, file, sums.get(name), found.sizes.get(name))
+            if sums is not None and name not in sums:
+                raise _damaged(snapshot, SUMS, f"has no sum of {name}")
+            wanted = sums[name] if sums is not None else None
+            self._verify_file(snapshot, name, file, wanted, sizes.get(name))
         return found
 
     def _verify_file(
         self, snapshot: str, name: str, file: Path, wanted: str | None, size: int | None
     ) -> None:
-        def damaged(what: str) -> SnapshotError:
-            return SnapshotError(
-                f"Snapshot {snapshot} is damaged: {name} {what}.",
-                state="Nothing was started or changed; snapshots without this file are well.",
-                todo="Use another snapshot, or restore the file from a backup.",
-            )
-
         try:
             with open(file, "rb", buffering=0) as opened:
                 status = os.fstat(opened.fileno())
                 if size is not None and status.st_size != size:
-                    raise damaged(f"has {status.st_size} bytes, not {size}")
+                    raise _damaged(snapshot, name, f"has {status.st_size} bytes, not {size}")
                 if wanted is not None and self._digest(opened.fileno()) != wanted:
-                    raise damaged("does not have the content that was saved")
-        except FileNotFoundError:
-            raise damaged("is missing") from None
+                    raise _damaged(snapshot, name, "does not have the content that was saved")
+        except OSError as error:
+            raise _damaged(snapshot, name, _why(error)) from None
 
     def _digest(self, fd: int) -> str:
         s = os.fstat(fd)
@@ -227,9 +263,9 @@ class Store:
 
     def remove(self, snapshot: str) -> None:
         """Remove a snapshot; what others need of it stays. Raises :exc:`SnapshotError`."""
-        directory = self.root / "snapshots" / snapshot
-        if snapshot.startswith(".") or not directory.is_dir():
-            raise SnapshotError(f"There is no snapshot {snapshot!r}.", state="Nothing was changed.")
+        directory = self._own_directory(snapshot)
+        if directory is None:
+            raise _unknown(snapshot)
         trash = directory.with_name(f"{_TRASH}{snapshot}")
         directory.rename(trash)
         shutil.rmtree(trash)
@@ -237,14 +273,16 @@ class Store:
     def collect(self, used: Iterable[str], building: Iterable[str] = ()) -> Collected:
         """Remove what no snapshot and nothing in ``used`` (store paths) reaches.
 
-        ``building`` names snapshots that are being put together; other unfinished ones are removed.
+        ``building`` names snapshots that are being put together by others; unfinished ones that are
+        not, nor put together through this object, are removed.
         A snapshot whose manifest cannot be read keeps the store from removing bases and layers.
         """
         names: list[str] = []
         freed = 0
+        under_way = self._building | set(building)
         for entry in (self.root / "snapshots").iterdir():
             unfinished = entry.name.startswith(_PARTIAL) and (
-                entry.name.removeprefix(_PARTIAL) not in set(building)
+                entry.name.removeprefix(_PARTIAL) not in under_way
             )
             if unfinished or entry.name.startswith(_TRASH):
                 freed += stored_bytes(entry.rglob("*"))
@@ -268,6 +306,34 @@ class Store:
     def stored_bytes(self) -> int:
         """Return what this store takes on disk, in bytes; sparse files count as what they hold."""
         return stored_bytes(self.root.rglob("*"))
+
+
+def _unknown(snapshot: str) -> SnapshotError:
+    return SnapshotError(f"There is no snapshot {snapshot!r}.", state="Nothing was changed.")
+
+
+def _damaged(snapshot: str, name: str, what: str) -> SnapshotError:
+    return SnapshotError(
+        f"Snapshot {snapshot} is damaged: {name} {what}.",
+        state="Nothing was started or changed; snapshots without this file are well.",
+        todo="Use another snapshot, or restore the file from a backup.",
+    )
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "is missing"
+    return f"cannot be read ({error.strerror})"
+
+
+def _check_boot(found: Manifest) -> None:
+    """Refuse a snapshot without sums whose files may not have reached the disk in time."""
+    if found.host_boot_id != host_boot_id():
+        raise SnapshotError(
+            f"Snapshot {found.id} was not made durable before the host went down.",
+            state="Nothing was changed.",
+            todo="Use an older snapshot.",
+        )
 
 
 def reachable(found: Manifest) -> Iterator[str]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from torpor.vm import manifest
@@ -97,7 +96,7 @@ async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -
             moments.append(time.monotonic())
             await _wake(machine, identity, site, WAKE_LIMIT)
             moments.append(time.monotonic())
-            machine.thawed = ThawTimes(*(b - a for a, b in pairwise(moments)), ready_at=moments[-1])
+            machine.thawed = ThawTimes.between(*moments)
             return machine
 
 

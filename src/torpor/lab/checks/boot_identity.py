@@ -1,9 +1,11 @@
 """Experiment 4: what a process holds in memory, and what it has on disk, both go on."""
 
+from functools import partial
+
 from torpor.lab.check import Check, Experiment
 from torpor.lab.laboratory import Laboratory
 from torpor.lab.pauses import pause
-from torpor.lab.probes import ask, find_process, read_lines, start_probe, until
+from torpor.lab.probes import Process, ask, find_process, read_lines, start_probe, until
 from torpor.vm import Machine
 
 DIRECTORY = "/root/lab/boot-identity"
@@ -16,10 +18,10 @@ async def run(lab: Laboratory) -> list[Check]:
     probe = await start_probe(machine, "boot_identity.py", DIRECTORY)
     answers = [await ask(machine, probe)]
     beats = [await _beats(machine)]
-    processes = {probe.process}
+    processes: set[Process | None] = {probe.process}
     for _ in range(CYCLES):
         machine = (await pause(lab.host, machine)).machine
-        beats.append(await until(lambda at=machine, was=beats[-1]: _above(at, was), "a heartbeat"))
+        beats.append(await until(partial(_above, machine, beats[-1]), "a heartbeat"))
         answers.append(await ask(machine, probe))
         processes |= {await find_process(machine, probe.process.pid)}
     heartbeat = await read_lines(machine, f"{DIRECTORY}/heartbeat")

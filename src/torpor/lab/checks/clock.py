@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from torpor.lab.check import Check, Experiment
 from torpor.lab.laboratory import Laboratory
@@ -90,7 +91,7 @@ async def run(lab: Laboratory) -> list[Check]:
             known = len(await read_lines(machine, f"{DIRECTORY}/jumps"))
             clock.moved_ns += move
             machine = (await pause(host, machine, PAUSE)).machine
-            found = await until(lambda at=machine, n=known: _jumps(at, n), "a new time")
+            found = await until(partial(_jumps, machine, known), "a new time")
             error = await measure(machine, clock)
             seen.errors[what] = error
             # The agent spoke for the first time before it set the clock: whoever read the old

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torpor.lab.check import Check, Experiment
 from torpor.lab.laboratory import Laboratory
@@ -53,7 +54,7 @@ def around(lines: list[Line], began_ns: int) -> tuple[Line, Line]:
     The pause must be longer than a second, the resolution of the log.
     """
     began = began_ns // 1_000_000_000 % _DAY
-    for before, after in zip(lines, lines[1:], strict=False):
+    for before, after in pairwise(lines):
         # Seen from the second in which the pause began, on whichever day.
         if (
             (before.second - began + _DAY // 2) % _DAY
@@ -67,7 +68,7 @@ def around(lines: list[Line], began_ns: int) -> tuple[Line, Line]:
 def gaps(lines: list[Line]) -> list[str]:
     """Return where the numbers of a log are not 1, 2, 3 and so on."""
     expected = [line.n for line in lines] == list(range(1, len(lines) + 1))
-    pairs = zip(lines, lines[1:], strict=False)
+    pairs = pairwise(lines)
     found = [f"{a} / {b}" for a, b in pairs if b.n != a.n + 1]
     return found or ([] if expected else [f"it begins with {lines[0]}"])
 

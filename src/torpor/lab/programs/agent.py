@@ -19,13 +19,13 @@ database.execute("CREATE TABLE message (turn INTEGER PRIMARY KEY, role TEXT, con
 with open(directory / "agent.log", "w") as log:
     for turn in range(turns):
         role = ("user", "assistant")[turn % 2]
-        content = random.randbytes(200).hex()  # noqa: S311: anything that is not the same twice
+        content = random.randbytes(200).hex()
         with database:
             database.execute("INSERT INTO message VALUES (?, ?, ?)", (turn, role, content))
         log.write(f"turn {turn}: {role} said {len(content)} characters\n")
         made = workspace / f"part-{turn % 5}" / f"result {turn}.bin"
         made.parent.mkdir(exist_ok=True)
-        made.write_bytes(random.randbytes(random.randrange(50_000)))  # noqa: S311
+        made.write_bytes(random.randbytes(random.randrange(50_000)))
 (workspace / "empty").touch()
 pending = [{"id": "q-1", "tool": "mail.send", "question": "Send this mail?"}]
 (directory / "pending-interactions.json").write_text(json.dumps(pending))

@@ -44,7 +44,7 @@ def tell() -> dict[str, Any]:
 
 answer_on_signal(directory, tell)
 cpus = sorted(os.sched_getaffinity(0))
-jumps = open(f"{directory}/jumps", "a", buffering=1)  # noqa: SIM115: open for all its life
+jumps = open(f"{directory}/jumps", "a", buffering=1)  # noqa: SIM115 (open for all its life)
 current = difference()
 last = read()
 while True:

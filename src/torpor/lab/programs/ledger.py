@@ -33,13 +33,13 @@ database.execute("CREATE INDEX entry_amount ON entry (amount)")
 database.executemany("INSERT INTO account VALUES (?, 0)", [(n,) for n in range(ACCOUNTS)])
 answer_on_signal(directory, tell)
 while True:
-    payer, payee = random.sample(range(ACCOUNTS), 2)  # noqa: S311: which does not matter
-    amount = random.randrange(1, 10_000)  # noqa: S311
+    payer, payee = random.sample(range(ACCOUNTS), 2)
+    amount = random.randrange(1, 10_000)
     database.execute("BEGIN IMMEDIATE")
     move = "UPDATE account SET balance = balance + ? WHERE id = ?"
     database.execute(move, (-amount, payer))
     database.execute(move, (amount, payee))
-    note = random.randbytes(random.randrange(2000))  # noqa: S311
+    note = random.randbytes(random.randrange(2000))
     database.execute("INSERT INTO entry VALUES (?, ?, ?)", (committed + 1, amount, note))
     database.execute("COMMIT")
     committed += 1

@@ -30,12 +30,12 @@ def tell() -> dict[str, Any]:
 signal.signal(signal.SIGTERM, end)
 answer_on_signal(directory, tell)
 due = time.monotonic()
-with open(f"{directory}/lines", "wb", buffering=0) as file:
+with open(f"{directory}/lines", "wb", buffering=0) as lines:
     while not ending:
         # One write(2) a line; its number twice, so that a torn line cannot pass for a whole one.
-        file.write(b"%d line %d\n" % (written + 1, written + 1))
+        lines.write(b"%d line %d\n" % (written + 1, written + 1))
         written += 1
         due += 1 / RATE
         time.sleep(max(0.0, due - time.monotonic()))
-with open(f"{directory}/total", "w") as file:
-    file.write(str(written))
+with open(f"{directory}/total", "w") as total:
+    total.write(str(written))
