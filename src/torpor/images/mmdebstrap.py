@@ -31,7 +31,8 @@ CONTAINED = ("--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 FAILURE_ADVICE = (
     "If it could not reach the mirror: see that `apt-get update` works on this host, and that "
     "the proxy is set in apt's configuration. If it lacks a key: install the package "
-    "debian-archive-keyring. Then run the same command again."
+    "debian-archive-keyring. If it could not pick a mode: an ordinary user needs the package uidmap "
+    "and user namespaces; root needs neither. Then run the same command again."
 )
 
 UNITS = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3}

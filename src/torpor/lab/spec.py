@@ -1,0 +1,113 @@
+"""The promises about speed, as ``SPECIFICATION.md`` numbers them, checked against a bench.
+
+Bounds are on medians. Most compare two figures of one run, so they hold on a slow or busy host too.
+"""
+
+from dataclasses import dataclass
+
+from torpor.lab.check import Check
+from torpor.lab.figures import Results, Unit, shown
+
+
+@dataclass(frozen=True)
+class Bound:
+    """At most ``factor`` times the median of the figure ``of``, if there is one, plus ``plus``."""
+
+    plus: float = 0.0
+    factor: float = 0.0
+    of: str | None = None
+
+    def text(self, unit: Unit) -> str:
+        """Return the bound for people."""
+        parts = []
+        if self.of is not None:
+            parts.append(f"{self.factor:.4g} x {self.of}")
+        if self.plus or self.of is None:
+            parts.append(shown(self.plus, unit))
+        return " + ".join(parts)
+
+    def value(self, results: Results) -> float | None:
+        """Return the bound in numbers, or None if the other figure was not measured."""
+        if self.of is None:
+            return self.plus
+        other = results.get(self.of)
+        return None if other is None else self.factor * other.p50 + self.plus
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A promise about the median of the figure ``name``.
+
+    ``emulation`` is for machines of 2 vCPUs and 1 GiB on two cores without KVM; ``kvm`` is what is
+    aimed at with KVM and has not been run yet.
+    """
+
+    number: str
+    name: str
+    emulation: Bound
+    kvm: Bound
+
+
+FLAT = "freeze_64mib_of_128"
+PROMISES = (
+    Promise(
+        "S1",
+        "create_ready",
+        Bound(factor=1 / 20, of="cold_boot"),
+        Bound(factor=1 / 5, of="cold_boot"),
+    ),
+    Promise(
+        "S2",
+        "freeze_64mib",
+        Bound(0.030, factor=1.5, of="copy_64mib"),
+        Bound(0.020, factor=1.5, of="copy_64mib"),
+    ),
+    Promise(
+        "S3", "freeze_64mib", Bound(0.010, factor=1.25, of=FLAT), Bound(0.010, factor=1.25, of=FLAT)
+    ),
+    Promise(
+        "S4",
+        "freeze_64mib",
+        Bound(factor=1 / 3, of="full_save"),
+        Bound(factor=1 / 3, of="full_save"),
+    ),
+    Promise("S5", "thaw_ready_64mib", Bound(0.35), Bound(0.20)),
+    Promise("S6", "fork_window", Bound(0.25), Bound(0.15)),
+    Promise("S7", "fork_10_ready", Bound(2.0), Bound(1.0)),
+    Promise("S8", "fork_10_first_exec", Bound(3.5), Bound(1.2)),
+    Promise("S9", "exec_roundtrip", Bound(0.060), Bound(0.020)),
+    Promise("S10", "idle_machine_mib", Bound(48.0), Bound(48.0)),
+    Promise("S11", "idle_machine_cpu", Bound(0.5), Bound(0.5)),
+)
+
+NEEDED = frozenset(
+    name
+    for promise in PROMISES
+    for name in (promise.name, promise.emulation.of, promise.kvm.of)
+    if name is not None
+)
+"""The figures without which not all promises can be checked."""
+
+
+def spec(results: Results) -> list[Check]:
+    """Check every promise; one whose figures were not measured is not kept."""
+    return [_check(promise, results) for promise in PROMISES]
+
+
+def _check(promise: Promise, results: Results) -> Check:
+    kvm = results.host.get("accelerator") == "kvm"
+    bound, other = (promise.kvm, promise.emulation) if kvm else (promise.emulation, promise.kvm)
+    row = results.get(promise.name)
+    value = bound.value(results)
+    name = f"{promise.number} {promise.name}"
+    unit: Unit = row.figure.unit if row is not None else "s"
+    expected = f"at most {bound.text(unit)}"
+    if value is not None and bound.of is not None:
+        expected += f" = {shown(value, unit)}"
+    word = "emulation" if kvm else "KVM, not yet run"
+    expected += f" ({word}: {other.text(unit)})"
+    if row is None or value is None:
+        missing = promise.name if row is None else bound.of
+        return Check(name, False, expected, f"{missing} was not measured")
+    seen = f"{shown(row.p50, unit)}, the median of {row.runs}"
+    return Check(name, row.p50 <= value, expected, seen)

@@ -1,0 +1,158 @@
+"""Bad input gives one clear error and leaves nothing behind."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.machine.conftest import Start, open_host
+from torpor.images import boot_wanted
+from torpor.vm import (
+    SIZES,
+    Boot,
+    FreezeError,
+    Host,
+    HostError,
+    Identity,
+    Machine,
+    Shape,
+    SnapshotError,
+    VmError,
+    Wanted,
+)
+
+pytestmark = pytest.mark.machine
+
+
+def nothing_is_left(host: Host) -> None:
+    assert host.machines == {}
+    assert host.processes() == []
+    assert list((host.home / "machines").iterdir()) == []
+    assert list((host.home / "snapshots").iterdir()) == []
+    assert list((host.home / "layers").iterdir()) == []
+    assert list((host.home / "bases").iterdir()) == []
+
+
+async def test_an_unknown_snapshot(host: Host) -> None:
+    for unknown in ("nothing", "", ".", "..", "../snapshots", "a\nb"):
+        with pytest.raises(SnapshotError, match="no snapshot"):
+            await host.thaw(unknown)
+    nothing_is_left(host)
+
+
+async def test_a_size_beyond_the_host(start: Start, host: Host) -> None:
+    for shape in (Shape(1, 1 << 19), Shape(2000, 1024), Shape(1, 1)):
+        with pytest.raises(HostError, match=r"Nothing was started|not possible"):
+            await host.boot(boot_wanted(start.maker, start.image, shape))
+    nothing_is_left(host)
+
+
+async def test_a_kernel_that_does_not_boot(start: Start, host: Host, tmp_path: Path) -> None:
+    noise = tmp_path / "noise"
+    noise.write_bytes(os.urandom(1 << 20))
+    good = boot_wanted(start.maker, start.image, SIZES["mars-1vcpu-1gb"])
+    bad = replace(good, boot=Boot(noise, start.maker.parts.initramfs), limit=20)
+    with pytest.raises(VmError):
+        await host.boot(bad)
+    nothing_is_left(host)
+
+
+async def test_a_kernel_that_panics_is_shown(start: Start, host: Host, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.write_bytes(b"")
+    good = boot_wanted(start.maker, start.image, SIZES["mars-1vcpu-1gb"])
+    bad = replace(good, boot=Boot(start.maker.parts.kernel, start.maker.parts.kernel), limit=60)
+    with pytest.raises(VmError, match="panic"):
+        await host.boot(bad)
+    nothing_is_left(host)
+
+
+async def test_two_programs_cannot_open_one_home(start: Start, home: Path, host: Host) -> None:
+    with pytest.raises(HostError, match=f"process {os.getpid()}"):
+        await open_host(start, home)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 160 MiB."""
+    image, place = tmp_path / "disk", tmp_path / "mounted"
+    with image.open("wb") as opened:
+        opened.truncate(160 << 20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    place.mkdir()
+    subprocess.run(["mount", "-o", "loop", image, place], check=True)
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def fill(disk: Path, leave: int) -> Path:
+    space = os.statvfs(disk)
+    ballast = disk / "ballast"
+    with ballast.open("wb") as opened:
+        os.posix_fallocate(opened.fileno(), 0, space.f_bavail * space.f_frsize - leave)
+    return ballast
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+async def test_a_full_disk_at_a_freeze(start: Start, small_disk: Path) -> None:
+    host = await open_host(start, small_disk / "home")
+    try:
+        machine = await host.thaw(start.golden, Identity.of("full"))
+        await machine.agent.shell(
+            "echo before > /root/file; head -c 20000000 /dev/urandom > /dev/shm/much; sync"
+        )
+        ballast = fill(small_disk, leave=8 << 20)
+        before = sorted(p.name for p in (small_disk / "home").rglob("*") if p.is_file())
+        for wanted in (Wanted("stop", "delta"), Wanted("run", "delta"), Wanted("run", "base")):
+            with pytest.raises(FreezeError, match="No space left"):
+                await host.freeze(machine, wanted)
+            assert (await machine.agent.run("/bin/true")).exit.ok
+        after = sorted(p.name for p in (small_disk / "home").rglob("*") if p.is_file())
+        assert after == before
+        ballast.unlink()
+        frozen = await host.freeze(machine, Wanted("stop", "delta"))
+        await host.durable(frozen.manifest.id)
+        thawed = await host.thaw(frozen.manifest.id)
+        assert await thawed.agent.read_file("/root/file") == b"before\n"
+        await host.end(thawed)
+    finally:
+        await host.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+async def test_a_full_disk_holds_the_writer_until_there_is_space(
+    start: Start, small_disk: Path
+) -> None:
+    host = await open_host(start, small_disk / "home")
+    try:
+        machine = await host.thaw(start.golden, Identity.of("held"))
+        ballast = fill(small_disk, leave=24 << 20)
+        line = "head -c 60000000 /dev/urandom > /root/big; sync; sha256sum /root/big"
+        writing = asyncio.create_task(machine.agent.shell(line))
+        async with asyncio.timeout(120):
+            while machine.held is None:  # noqa: ASYNC110 - as a user would look
+                await asyncio.sleep(0.1)
+        assert "full" in machine.held
+        assert not writing.done()
+        ballast.unlink()
+        async with asyncio.timeout(120):
+            result = await writing
+        assert result.exit.ok
+        assert machine.held is None
+        await machine.agent.shell("echo 3 > /proc/sys/vm/drop_caches")
+        again = await machine.agent.shell("sha256sum /root/big")
+        assert again.stdout == result.stdout
+        await host.end(machine)
+    finally:
+        await host.close()
+
+
+async def test_a_freeze_of_an_ended_machine(host: Host, machine: Machine) -> None:
+    await host.end(machine)
+    with pytest.raises(VmError, match="ended"):
+        await host.freeze(machine, Wanted("stop"))
+    nothing_is_left(host)
