@@ -1,6 +1,7 @@
 import json
 import struct
 import zlib
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def test_frames_arrive_however_the_stream_is_split(sent: list[Frame], data: st.D
     stream = encoded(sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     edges = [0, *cuts, len(stream)]
-    assert decoded(*(stream[a:b] for a, b in zip(edges, edges[1:], strict=False))) == sent
+    assert decoded(*(stream[a:b] for a, b in pairwise(edges))) == sent
     assert decoded(*(bytes([byte]) for byte in stream)) == sent
 
 

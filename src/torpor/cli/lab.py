@@ -6,7 +6,7 @@ What a command needs of ``torpor.lab`` it imports when it runs.
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from torpor.cli.running import explain, run, writable_places
 
 if TYPE_CHECKING:
     from torpor.lab.check import Check, Experiment
+    from torpor.lab.figures import Results
     from torpor.settings import Places
 
 app = typer.Typer(
@@ -23,8 +24,6 @@ app = typer.Typer(
 JSON = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")
 ]
-
-T = TypeVar("T")
 
 
 @app.command()
@@ -97,7 +96,7 @@ def proof(
             for each in wanted:
                 typer.echo(f"{each.name}\n    {each.story}")
         return
-    checks = run(_proof(writable_places(), wanted, _made(raw), show=not as_json))
+    checks = run(_proof(writable_places(), wanted, _made(raw, "--raw"), show=not as_json))
     _end_with(checks, as_json=as_json)
 
 
@@ -129,6 +128,87 @@ async def _proof(
     if show:
         print_verdict(out, checks, time.monotonic() - began)
     return checks
+
+
+@app.command()
+def bench(
+    runs: Annotated[int, typer.Option(min=1, help="How often each figure is measured.")] = 10,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROW", help="Only this figure; more of them: say it again."),
+    ] = None,
+    as_json: JSON = False,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", dir_okay=False, help="Write the page of figures to FILE."),
+    ] = None,
+) -> None:
+    """Measure this host, beside what one would do without Torpor.
+
+    Figures that are measured together come together, also when only one was asked for.
+    """
+    from torpor.cli.tables import print_json
+    from torpor.lab.bench import FIGURES
+    from torpor.lab.figures import results_json
+
+    rows = chosen(only, [figure.name for figure in FIGURES], "figure") if only else None
+    if write is not None:
+        _made(write.parent, "--write")
+    results = run(_bench(writable_places(), runs, rows))
+    if write is not None:
+        run(_written(results, write))
+    if as_json:
+        print_json(results_json(results))
+    else:
+        _show(results)
+
+
+async def _bench(places: "Places", runs: int, rows: Sequence[str] | None) -> "Results":
+    from torpor.cli.progress import Shown
+    from torpor.lab.bench import bench as measured
+    from torpor.lab.laboratory import laboratory
+
+    with Shown() as shown:
+        async with laboratory(places, shown.report) as lab:
+            return await measured(lab, runs, shown.report, rows)
+
+
+async def _written(results: "Results", page: Path) -> None:
+    from torpor.lab.page import write_performance
+
+    write_performance(results, page)
+
+
+def _show(results: "Results") -> None:
+    from torpor.cli.tables import console, print_elsewhere, print_figures
+
+    out = console()
+    print_figures(out, results)
+    print_elsewhere(out, results)
+
+
+@app.command()
+def spec(
+    runs: Annotated[int, typer.Option(min=1, help="How often each figure is measured.")] = 10,
+    as_json: JSON = False,
+) -> None:
+    """Measure what the specification promises about speed, and hold the one against the other.
+
+    Exit status 1 if a promise is not kept.
+    """
+    from torpor.cli.tables import console, print_checks, print_verdict
+    from torpor.lab.figures import results_json
+    from torpor.lab.spec import NEEDED
+    from torpor.lab.spec import spec as held
+
+    began = time.monotonic()
+    results = run(_bench(writable_places(), runs, sorted(NEEDED)))
+    checks = held(results)
+    if not as_json:
+        out = console()
+        print_checks(out, "specification", "Each promise is held against a median.", checks)
+        print_verdict(out, checks, time.monotonic() - began)
+    _end_with(checks, as_json=as_json, **results_json(results))
 
 
 @app.command()
@@ -179,23 +259,26 @@ def chosen(asked: Iterable[str] | None, known: Iterable[str], kind: str) -> list
     return [name for name in names if name in wanted] if wanted else names
 
 
-def _made(directory: Path | None) -> Path | None:
-    """Make the directory for raw samples. Ends the program with status 2 if that cannot be."""
+def _made(directory: Path | None, option: str) -> Path | None:
+    """Make a directory for what ``option`` asks for. Ends the program with 2 if that cannot be."""
     if directory is not None:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise typer.BadParameter(f"{explain(error)}", param_hint="--raw") from None
+            raise typer.BadParameter(f"{explain(error)}", param_hint=option) from None
         return directory.absolute()
     return None
 
 
-def _end_with(checks: "Sequence[Check]", *, as_json: bool) -> None:
-    """Print the checks as JSON if asked to, and end the program with what they say."""
+def _end_with(checks: "Sequence[Check]", *, as_json: bool, **besides: object) -> None:
+    """Print the checks as JSON if asked to, and end the program with what they say.
+
+    ``besides`` are further members of the JSON object.
+    """
     from torpor.cli.tables import print_json
 
     # No check shows nothing: a filter gone wrong must not look like success.
     ok = bool(checks) and all(check.ok for check in checks)
     if as_json:
-        print_json({"ok": ok, "checks": checks})
+        print_json({"ok": ok, "checks": checks, **besides})
     raise typer.Exit(0 if ok else 1)

@@ -14,6 +14,7 @@ from rich.text import Text
 if TYPE_CHECKING:  # they are only printed here; whoever has one has imported it
     from torpor.cli.findings import Finding
     from torpor.lab.check import Check
+    from torpor.lab.figures import Results
 
 MARKS = {
     "ok": Text("ok", style="green"),
@@ -81,7 +82,7 @@ def print_checks(out: Console, title: str, story: str, checks: Iterable["Check"]
         out.print(Padding(Text(story), (0, 0, 0, 2)))
     # The same columns for every experiment, so that the eye can run down them.
     width = out.width - 2
-    mark, name = 6, max(14, width * 24 // 100)
+    mark, name = 6, max(14, width * 27 // 100)
     rest = width - mark - name - 6
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
     table.add_column("", width=mark)
@@ -110,3 +111,46 @@ def print_verdict(out: Console, checks: Sequence["Check"], seconds: float) -> No
         )
     else:
         out.print(f"{_many(len(checks), 'check', 'checks')}, all as expected, {time}.")
+
+
+def print_figures(out: Console, results: "Results") -> None:
+    """Print what was measured, and on what."""
+    from torpor.lab.figures import shown
+
+    host = ", ".join(f"{name} {value}" for name, value in results.host.items() if name != "why")
+    out.print(Text(f"measured on: {host}", style="dim"))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("figure", no_wrap=True)
+    table.add_column("p50", justify="right", no_wrap=True)
+    table.add_column("p95", justify="right", no_wrap=True)
+    table.add_column("runs", justify="right", no_wrap=True)
+    table.add_column("what it is", overflow="fold")
+    for row in results.rows:
+        unit = row.figure.unit
+        table.add_row(
+            row.figure.name,
+            shown(row.p50, unit),
+            shown(row.p95, unit),
+            str(row.runs),
+            Text(row.figure.meaning),
+        )
+    out.print()
+    out.print(table)
+
+
+def print_elsewhere(out: Console, results: "Results") -> None:
+    """Print the figures of other systems beside ours, where we have one."""
+    from torpor.lab.figures import ELSEWHERE, shown
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("operation", overflow="fold")
+    table.add_column("here, p50", justify="right", no_wrap=True)
+    table.add_column("elsewhere, on other hardware", overflow="fold")
+    for other in ELSEWHERE:
+        row = results.get(other.name)
+        if row is not None:
+            there = Text(f"{other.figure}  {other.where}")
+            table.add_row(other.operation, shown(row.p50, row.figure.unit), there)
+    if table.row_count:
+        out.print()
+        out.print(table)

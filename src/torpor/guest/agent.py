@@ -72,7 +72,7 @@ class Agent:
         except (ExecError, RestError) as error:
             code = getattr(error, "code", type(error).__name__)
             answer, data = {"error": {"code": code, "message": str(error)}}, b""
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             answer, data = {"error": describe(error)}, b""
         self._link.send(Kind.REPLY, frame.stream, wire.document(answer, data))
 

@@ -24,18 +24,18 @@ class Log:
         self._chunks: deque[Chunk] = deque()
 
     def append(self, source: int, data: bytes, held_from: int | None = None) -> None:
-        """Add ``data``; drop the oldest chunks past ``keep``, but none at or after
-        ``held_from``."""
+        """Add ``data``; drop the oldest chunks that ``keep`` bytes can do without, but none at or
+        after ``held_from``."""
         last = self._chunks[-1] if self._chunks else None
         if last and last.source == source and len(last.data) + len(data) <= MERGED:
             self._chunks[-1] = Chunk(last.seq, source, last.data + data)
         else:
             self._chunks.append(Chunk(self.end, source, data))
         self.end += len(data)
-        while self.end - self.start > self.keep and len(self._chunks) > 1:
+        while len(self._chunks) > 1:
             oldest = self._chunks[0]
             after = oldest.seq + len(oldest.data)
-            if held_from is not None and after > held_from:
+            if self.end - after < self.keep or (held_from is not None and after > held_from):
                 return
             self._chunks.popleft()
             self.start = after

@@ -97,9 +97,15 @@ class Delta:
 
     def __init__(self, file: Path, memory_bytes: int) -> None:
         """Open ``file``. Raises :exc:`SnapshotError` if it is not a whole delta of this size."""
-        self._fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _unreadable(file, error) from None
         try:
             self.data, self.zeros = self._read_index(file, memory_bytes)
+        except OSError as error:
+            self.close()
+            raise _unreadable(file, error) from None
         except BaseException:
             self.close()
             raise
@@ -176,6 +182,10 @@ class Delta:
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
+
+
+def _unreadable(file: Path, error: OSError) -> SnapshotError:
+    return SnapshotError(f"The memory delta {file.name} cannot be read: {error.strerror}.")
 
 
 def _not_holes(base: int, runs: list[Run]) -> Iterator[Run]:

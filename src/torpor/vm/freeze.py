@@ -10,7 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from torpor.vm.errors import ChannelLostError, FreezeError, MachineDiedError, Vm
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import Manifest, Memory
 from torpor.vm.pages import PAGE, Mapping, find_mapping, written_runs
-from torpor.vm.qemu import DISK
+from torpor.vm.qemu import DISK, TOP_MODES
 from torpor.vm.qmp import QmpError
 from torpor.vm.store import DELTA, DEVICES, Store, stored_bytes
 
@@ -213,11 +213,11 @@ class _New:
         assert self._next_top is not None
         kept = self._store.root / "layers" / self._record.top.file_name
         os.link(self.top_file, kept)
-        fd = os.open(self._next_file(), os.O_RDWR | os.O_CLOEXEC)
-        try:
-            await self._machine.qmp.put_layer(fd, self._next_top, DISK)
-        finally:
-            os.close(fd)
+        with ExitStack() as opened:
+            fds = [os.open(self._next_file(), mode | os.O_CLOEXEC) for mode in TOP_MODES]
+            for fd in fds:
+                opened.callback(os.close, fd)
+            await self._machine.qmp.put_layer((fds[0], fds[1]), self._next_top, DISK)
         self._machine.promote_top(self._next_top)
         self.top_file = kept
 

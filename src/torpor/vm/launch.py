@@ -16,7 +16,7 @@ from torpor.vm.disk import Layer
 from torpor.vm.errors import LaunchError
 from torpor.vm.jail import Jail
 from torpor.vm.processes import ProcessId, identify
-from torpor.vm.qemu import Descriptors, Kernel, command_line
+from torpor.vm.qemu import TOP_MODES, Descriptors, Kernel, command_line
 from torpor.vm.qmp import listen_unix
 from torpor.vm.shape import Shape
 
@@ -75,7 +75,7 @@ async def launch(directory: Path, name: str, parts: Parts, jail: Jail, uid: int)
             agent=sockets[1].fileno(),
             console=sockets[2].fileno(),
             layers=tuple(opened(path) for _, path in parts.layers),
-            top=opened(parts.top[1], os.O_RDWR),
+            top=(opened(parts.top[1], TOP_MODES[0]), opened(parts.top[1], TOP_MODES[1])),
             tools=opened(parts.tools),
         )
         kernel = None

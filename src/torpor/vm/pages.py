@@ -75,8 +75,9 @@ _SCAN_ARG = struct.Struct("=12Q")
 _PAGEMAP_SCAN = 0xC0606610
 _IS_FILE, _IS_PRESENT, _IS_SWAPPED = 1 << 2, 1 << 3, 1 << 4
 _REGIONS = 512
-"""Regions asked for at a time. The kernel collects them 512 at a time (``fs/proc/task_mmu.c``); asked
-for more, Linux 6.18 says that it stopped where the first 512 ended, and gives the others twice."""
+"""Regions asked for at a time. The kernel collects them 512 at a time (``fs/proc/task_mmu.c``);
+asked for more, Linux 6.18 says that it stopped where the first 512 ended, and gives the others
+twice."""
 
 
 def _scan_ioctl(mapping: Mapping) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """QEMU's command line: all of it, in one place, because both sides of a snapshot must agree on
 it."""
 
+import os
 from dataclasses import dataclass
 
 from torpor.vm.accelerator import QEMU, Accelerator
@@ -15,16 +16,21 @@ MACHINE = ",".join((
     "microvm", "x-option-roms=on", "acpi=on", "pit=on", "pic=on", "rtc=on", "isa-serial=on",
     "suppress-vmdesc=on", "memory-backend=ram",
 ))  # fmt: skip
-BOOT_ARGUMENTS = (
-    "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t nowatchdog init_on_free=1"
-)
+BOOT_ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t nowatchdog init_on_free=1"
+
+TOP_MODES = (os.O_RDWR, os.O_RDONLY)
+"""How the writable layer is opened, both for the same set of descriptors: when a new layer comes
+over it, QEMU opens it again read-only and drops its lock for writing. A set without such a
+descriptor would make it keep that lock without a word (``block/file-posix.c``,
+``raw_reconfigure_getfd``), and no other machine could then use the layer."""
 
 
 @dataclass(frozen=True)
 class Descriptors:
     """The open descriptors that QEMU inherits; it works on nothing else.
 
-    ``monitor``, ``agent`` and ``console`` are listening sockets. ``memory`` is the base, or None
+    ``monitor``, ``agent`` and ``console`` are listening sockets. ``top`` is opened in both of
+    :data:`TOP_MODES`. ``memory`` is the base, or None
     for memory that comes from nowhere.
     """
 
@@ -33,7 +39,7 @@ class Descriptors:
     agent: int
     console: int
     layers: tuple[int, ...]
-    top: int
+    top: tuple[int, int]
     tools: int
 
     def all(self) -> tuple[int, ...]:
@@ -44,7 +50,7 @@ class Descriptors:
             self.agent,
             self.console,
             *self.layers,
-            self.top,
+            *self.top,
             self.tools,
         )
 
@@ -74,12 +80,13 @@ def command_line(
     """
     fdsets: list[str] = []
 
-    def fdset(fd: int) -> int:
-        fdsets.extend(("-add-fd", f"fd={fd},set={fd}"))
+    def fdset(fd: int, *more: int) -> int:
+        for each in (fd, *more):
+            fdsets.extend(("-add-fd", f"fd={each},set={fd}"))
         return fd
 
     chain = chain_nodes(
-        layers, [fdset(fd) for fd in descriptors.layers], top, fdset(descriptors.top)
+        layers, [fdset(fd) for fd in descriptors.layers], top, fdset(*descriptors.top)
     )
     tools = fdset(descriptors.tools)
     # fmt: off

@@ -159,10 +159,13 @@ class Qmp:
                 return str(block["inserted"]["node-name"])
         raise QmpError(f"QEMU has no disk {device}.")
 
-    async def put_layer(self, fd: int, layer: Layer, device: str) -> None:
-        """Put the empty layer behind ``fd`` over a disk: from now on QEMU writes only to it."""
+    async def put_layer(self, fds: tuple[int, int], layer: Layer, device: str) -> None:
+        """Put an empty layer over a disk: from now on QEMU writes only to it.
+
+        ``fds`` are the layer's file, open for reading and writing, and once more for reading only.
+        """
         old = await self.disk_top(device)
-        fdset = await self.add_fd(fd)
+        fdset = await self.add_fd(*fds)
         await self.execute("blockdev-add", **layer_node(layer, fdset))
         await self.execute("blockdev-snapshot", node=old, overlay=node_name(layer))
 

@@ -10,7 +10,7 @@ from torpor.vm import Machine
 
 DIRECTORY = "/root/lab/files"
 CYCLES = 10
-SIZES = (0, 1, 4095, 70_001, 1 << 20)
+SIZES = (0, 1, 4095, 70_001, 300_000)
 """Bytes of the files that are written before each freeze."""
 
 

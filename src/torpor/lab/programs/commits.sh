@@ -1,6 +1,6 @@
 #!/bin/sh
 # commits.sh DIRECTORY: commit without end to DIRECTORY/repository and collect its garbage after
-# every fourth commit. The number of commits that were made is in DIRECTORY/commits.
+# every second commit. The number of commits that were made is in DIRECTORY/commits.
 set -e
 export GIT_AUTHOR_NAME=lab GIT_AUTHOR_EMAIL=lab@localhost
 export GIT_COMMITTER_NAME=lab GIT_COMMITTER_EMAIL=lab@localhost
@@ -14,5 +14,5 @@ while :; do
     git add .
     git commit -q -m "change $n"
     echo $n >"$1/commits"
-    [ $((n % 4)) -ne 0 ] || git gc -q --prune=now
+    [ $((n % 2)) -ne 0 ] || git gc -q --prune=now
 done

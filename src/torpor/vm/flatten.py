@@ -1,0 +1,105 @@
+"""Merging disk layers: several neighbours of a chain become one, beside them.
+
+No layer is ever written in place (``qemu-img commit`` and ``rebase`` would): others may be using
+it. The merged layer must say of every cluster what the old ones together said: these data, these
+zeros, or nothing, so that what lies below shows through. QEMU's own tools do the work; ``qemu-img
+convert`` alone would lose the difference between zeros and nothing, so that is put back afterwards.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torpor.vm.disk import run_qemu_img
+from torpor.vm.errors import VmError
+
+DEPTH = 8
+"""Layers over the image up to which a chain is left as it is."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Bytes ``start`` to ``end`` of a disk that a layer says something about."""
+
+    start: int
+    end: int
+
+
+def mergeable(sizes: Sequence[int]) -> int:
+    """Return how many layers at the top of a chain are to be merged; 0 if it is short enough.
+
+    ``sizes`` are the stored bytes of the layers over the image, bottom first. Small ones on top are
+    merged into the first that is larger than all of them together, as in a log-structured merge
+    tree: so a chain stays about as deep as the logarithm of its size, and each byte is copied as
+    rarely.
+    """
+    if len(sizes) <= DEPTH:
+        return 0
+    count, total = 1, sizes[-1]
+    while count < len(sizes) and (sizes[-count - 1] <= 2 * total or len(sizes) - count >= DEPTH):
+        total += sizes[-count - 1]
+        count += 1
+    return count
+
+
+async def merge(layers: Sequence[Path], target: Path) -> None:
+    """Merge qcow2 ``layers``, bottom first, into the new file ``target``. Raises :exc:`VmError`."""
+    source = "json:" + json.dumps(_chain(layers))
+    said = await _extents(source)
+    await run_qemu_img("convert", "-q", "-O", "qcow2", source, str(target))
+    zeros = list(subtract(said, await _extents(str(target))))
+    if zeros:
+        await _write_zeros(target, zeros)
+    missing = list(subtract(said, await _extents(str(target))))
+    if missing:
+        raise VmError(f"The merged layer {target.name} lacks {len(missing)} extents.")
+
+
+def _chain(layers: Sequence[Path]) -> dict[str, Any]:
+    node: dict[str, Any] | None = None
+    for layer in layers:
+        file = {"driver": "file", "filename": str(layer)}
+        node = {"driver": "qcow2", "file": file, "backing": node}
+    assert node is not None, "at least one layer"
+    return node
+
+
+async def _extents(image: str) -> list[Extent]:
+    form = [] if image.startswith("json:") else ["-f", "qcow2"]
+    found = json.loads(await run_qemu_img("map", "--output=json", *form, image))
+    return [Extent(e["start"], e["start"] + e["length"]) for e in found if e["present"]]
+
+
+def subtract(wanted: Sequence[Extent], present: Sequence[Extent]) -> Iterator[Extent]:
+    """Yield what of ``wanted`` is not in ``present``; both in order."""
+    remaining = iter(present)
+    other = next(remaining, None)
+    for start, end in ((extent.start, extent.end) for extent in wanted):
+        while other is not None and other.start < end:
+            if other.start > start:
+                yield Extent(start, other.start)
+            start = max(start, other.end)
+            if other.end > end:
+                break
+            other = next(remaining, None)
+        if start < end:
+            yield Extent(start, end)
+
+
+async def _write_zeros(target: Path, zeros: Sequence[Extent]) -> None:
+    process = await asyncio.create_subprocess_exec(
+        "qemu-io",
+        "-f",
+        "qcow2",
+        str(target),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    commands = "".join(f"write -q -z {zero.start} {zero.end - zero.start}\n" for zero in zeros)
+    output, _ = await process.communicate(commands.encode())
+    if process.returncode != 0:
+        raise VmError(f"qemu-io failed: {output.decode('utf-8', 'replace')[-500:]}")

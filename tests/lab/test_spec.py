@@ -1,0 +1,154 @@
+"""The promises about speed are checked as they are written down."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from torpor.lab.bench import FIGURES
+from torpor.lab.figures import Results, Row
+from torpor.lab.proof import EXPERIMENTS
+from torpor.lab.spec import NEEDED, PROMISES, Bound, spec
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SPECIFICATION = (ROOT / "SPECIFICATION.md").read_text("utf-8")
+
+KEPT = {
+    "cold_boot": 5.0,
+    "create_ready": 0.2,
+    "copy_64mib": 0.05,
+    "freeze_64mib": 0.10,
+    "freeze_64mib_of_128": 0.09,
+    "full_save": 0.6,
+    "thaw_ready_64mib": 0.3,
+    "fork_window": 0.2,
+    "fork_10_ready": 1.9,
+    "fork_10_first_exec": 3.4,
+    "exec_roundtrip": 0.05,
+    "idle_machine_mib": 45.0,
+    "idle_machine_cpu": 0.4,
+}
+
+
+def results(accelerator: str = "tcg", **changed: float | None) -> Results:
+    """A run in which all promises are kept, but for what is changed; None: not measured."""
+    values = KEPT | changed
+    rows = tuple(
+        Row(figure, (value,))
+        for figure in FIGURES
+        if (value := values.get(figure.name)) is not None
+    )
+    return Results({"accelerator": accelerator}, rows)
+
+
+def broken(found: Results) -> list[str]:
+    return [check.name.split()[0] for check in spec(found) if not check.ok]
+
+
+def test_all_promises_can_be_kept() -> None:
+    assert broken(results()) == []
+    assert len(spec(results())) == len(PROMISES)
+
+
+@pytest.mark.parametrize(
+    ("changed", "numbers"),
+    [
+        ({"create_ready": 0.251}, ["S1"]),
+        ({"cold_boot": 3.9}, ["S1"]),
+        ({"copy_64mib": 0.046}, ["S2"]),
+        ({"freeze_64mib_of_128": 0.07}, ["S3"]),
+        ({"full_save": 0.29}, ["S4"]),
+        ({"freeze_64mib": 0.25}, ["S2", "S3", "S4"]),
+        ({"thaw_ready_64mib": 0.36}, ["S5"]),
+        ({"fork_window": 0.26}, ["S6"]),
+        ({"fork_10_ready": 2.1}, ["S7"]),
+        ({"fork_10_first_exec": 3.6}, ["S8"]),
+        ({"exec_roundtrip": 0.061}, ["S9"]),
+        ({"idle_machine_mib": 48.1}, ["S10"]),
+        ({"idle_machine_cpu": 0.51}, ["S11"]),
+    ],
+)
+def test_a_promise_that_is_not_kept_is_told(changed: dict[str, float], numbers: list[str]) -> None:
+    assert broken(results(**changed)) == numbers
+
+
+def test_the_median_counts() -> None:
+    figure = next(each for each in FIGURES if each.name == "exec_roundtrip")
+    rows = (Row(figure, (0.01, 0.02, 9.0)),)
+    check = next(each for each in spec(Results({}, rows)) if each.name == "S9 exec_roundtrip")
+    assert check.ok
+
+
+def test_what_was_not_measured_is_not_kept() -> None:
+    check = next(each for each in spec(results(copy_64mib=None)) if each.name.startswith("S2 "))
+    assert not check.ok
+    assert check.seen == "copy_64mib was not measured"
+
+
+def test_bounds_for_kvm_stand_beside_and_count_under_kvm() -> None:
+    under_emulation = spec(results())
+    assert all("KVM, not yet run" in check.expected for check in under_emulation)
+    assert "S5" in broken(results("kvm", thaw_ready_64mib=0.3))
+
+
+def test_all_that_is_needed_is_measured() -> None:
+    assert NEEDED - {figure.name for figure in FIGURES} == set()
+
+
+def test_bounds_are_shown_as_they_count() -> None:
+    assert Bound(0.03, 1.5, "copy").text("s") == "1.5 x copy + 30.0 ms"
+    assert Bound(48).text("MiB") == "48.0 MiB"
+    assert Bound(factor=0.05, of="cold_boot").text("s") == "0.05 x cold_boot"
+
+
+# The page
+
+
+def speed_lines() -> dict[str, list[str]]:
+    """The table of promises about speed: the cells of each line by its number."""
+    lines = re.findall(r"^\| (S\d+) \| (.*) \|$", SPECIFICATION, re.MULTILINE)
+    return {number: [cell.strip() for cell in rest.split("|")] for number, rest in lines}
+
+
+def test_the_page_has_the_bounds_that_are_checked() -> None:
+    units = {figure.name: figure.unit for figure in FIGURES}
+    assert speed_lines() == {
+        promise.number: [
+            f"`{promise.name}`",
+            promise.emulation.text(units[promise.name]),
+            promise.kvm.text(units[promise.name]),
+        ]
+        for promise in PROMISES
+    }
+
+
+def test_promises_are_numbered_once() -> None:
+    numbers = re.findall(r"^\| ([A-Z]\d+) \|", SPECIFICATION, re.MULTILINE)
+    assert numbers
+    assert len(numbers) == len(set(numbers))
+
+
+def test_every_test_and_experiment_that_the_page_names_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", SPECIFICATION)
+    assert named
+    missing = [
+        f"{file}::{test}"
+        for file, test in named
+        if not (ROOT / file).exists()
+        or (test and not re.search(rf"def {test}\b", (ROOT / file).read_text("utf-8")))
+    ]
+    experiments = set(re.findall(r"`proof ([\w-]+)`", SPECIFICATION))
+    assert experiments
+    assert missing + sorted(experiments - {each.name for each in EXPERIMENTS}) == []
+
+
+def test_every_promise_names_what_enforces_it() -> None:
+    lines = re.findall(r"^\| [CH]\d+ \| .* \|$", SPECIFICATION, re.MULTILINE)
+    assert lines
+    bare = [
+        line
+        for line in lines
+        if not re.search(r"`(tests/|proof |torpor |\./dev )", line.split("|")[-2])
+        and "not enforced yet" not in line
+    ]
+    assert bare == []

@@ -1,0 +1,157 @@
+"""What several of these tests work on: a process that maps memory, and a manifest to change."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from torpor.vm.accelerator import host_boot_id
+from torpor.vm.disk import Layer
+from torpor.vm.manifest import GuestVersions, Manifest, Memory
+from torpor.vm.pages import PAGE, find_mapping
+from torpor.vm.pages import Mapping as MemoryMapping
+from torpor.vm.shape import Shape
+
+# Maps a file as QEMU maps guest memory, privately, and writes and reads pages of it when told to.
+CHILD = """
+import mmap, os, sys
+memory = None
+for line in sys.stdin:
+    verb, *words = line.split()
+    if verb == "map":
+        if memory is not None:
+            memory.close()
+        fd = os.open(words[0], os.O_RDONLY)
+        memory = mmap.mmap(fd, 0, access=mmap.ACCESS_COPY)
+        os.close(fd)
+    elif verb == "write":
+        for word in words:
+            page, value = map(int, word.split(":"))
+            memory[page * 4096 : (page + 1) * 4096] = bytes([value]) * 4096
+    elif verb == "look":
+        for word in words:
+            memory[int(word) * 4096]
+    print("done", flush=True)
+"""
+
+
+class Child:
+    """A process that maps a file privately. Its pages are written one value a page."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-SE", "-c", CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def _tell(self, *words: object) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def map(self, file: Path) -> MemoryMapping:
+        """Map ``file`` anew, nothing written, and return where."""
+        self._tell("map", file)
+        status = file.stat()
+        return find_mapping(self.process.pid, (status.st_dev, status.st_ino), status.st_size)
+
+    def write(self, pages: Mapping[int, int]) -> None:
+        """Fill pages, each with a value."""
+        self._tell("write", *(f"{page}:{value}" for page, value in pages.items()))
+
+    def look(self, *pages: int) -> None:
+        """Read pages, which writes none."""
+        self._tell("look", *pages)
+
+    def memory(self, mapping: MemoryMapping) -> bytes:
+        """All of the mapped memory, read another way than the code under test does."""
+        fd = os.open(f"/proc/{self.process.pid}/mem", os.O_RDONLY)
+        try:
+            return os.pread(fd, mapping.end - mapping.start, mapping.start)
+        finally:
+            os.close(fd)
+
+    def end(self) -> None:
+        """Kill it, and leave nothing of it."""
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Callable[[], Child]]:
+    """Starts processes that map memory."""
+    started: list[Child] = []
+
+    def start() -> Child:
+        started.append(Child())
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+@pytest.fixture(scope="module")
+def child(children: Callable[[], Child]) -> Child:
+    """One such process, for many examples one after another."""
+    return children()
+
+
+def fill(pages: Mapping[int, int], count: int) -> bytes:
+    """Memory of ``count`` pages, all zeros but those in ``pages``."""
+    return b"".join(bytes([pages.get(page, 0)]) * PAGE for page in range(count))
+
+
+def make_sparse(file: Path, pages: Mapping[int, int], count: int) -> None:
+    """A file of ``count`` pages; those in ``pages`` hold data, perhaps zeros, the rest are
+    holes."""
+    with open(file, "wb") as new:
+        os.ftruncate(new.fileno(), count * PAGE)
+        for page, value in pages.items():
+            os.pwrite(new.fileno(), bytes([value]) * PAGE, page * PAGE)
+
+
+@pytest.fixture(scope="session")
+def sparse() -> Callable[[Path, Mapping[int, int], int], None]:
+    """:func:`make_sparse`."""
+    return make_sparse
+
+
+@pytest.fixture(scope="session")
+def filled() -> Callable[[Mapping[int, int], int], bytes]:
+    """:func:`fill`."""
+    return fill
+
+
+@pytest.fixture
+def some_manifest() -> Manifest:
+    """A manifest with something in each field."""
+    root, top = Layer("r" * 16, "raw", 1 << 20), Layer("t" * 16, "qcow2", 1 << 20)
+    return Manifest(
+        version=1,
+        id="snapshot-1",
+        created_at="2026-03-01T08:05:42.000+00:00",
+        parent="snapshot-0",
+        generation=3,
+        shape=Shape(2, 64),
+        accelerator="tcg",
+        qemu_version=(7, 2, 0),
+        cpu="qemu-max",
+        guest=GuestVersions("6.1.0", "d" * 8),
+        guest_boot_id="11111111-2222-3333-4444-555555555555",
+        host_boot_id=host_boot_id(),
+        memory=Memory("base-1", delta=True),
+        disk=(root, top),
+        tools=Layer("tools-1", "raw", 4096),
+        sizes={"devices": 10},
+        stored_bytes=20,
+        allocated_bytes=30,
+        labels={"image": "default"},
+    )
