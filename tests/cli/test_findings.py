@@ -92,6 +92,12 @@ def test_whatever_is_not_ok_says_what_to_do() -> None:
             "warning",
             "adduser $USER virt",
         ),
+        (
+            "accelerator",
+            {"accelerator": EMULATION, "kvm": Kvm("closed")},
+            "warning",
+            "chgrp kvm /dev/kvm",
+        ),
         ("jail", {"jail": None, "jail_problem": "not known"}, "broken", "not known"),
         ("user of its own", {"jail": BARE}, "warning", "only root can give one"),
         ("namespaces", {"jail": BARE}, "warning", "No permissions to create"),

@@ -39,7 +39,7 @@ def test_agent_source_is_complete_without_an_agent(tmp_path: Path) -> None:
     (tmp_path / "deep/module.py").write_bytes(b"x = 1\n")
     (tmp_path / "boot.sh").write_bytes(b"not Python")
     files = agent_source(tmp_path)
-    assert files["__main__.py"] == b"from torpor.guest.agent import main\n\nmain()\n"
+    assert b"from torpor.guest.agent import main\n" in files["__main__.py"]
     assert set(files) == {
         "__main__.py",
         "torpor/__init__.py",

@@ -1,6 +1,7 @@
 import mmap
 import os
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ some_pages = st.sets(st.integers(0, COUNT - 1), max_size=COUNT)
 def base(tmp_path: Path, sparse: Callable[..., None]) -> Path:
     """A base with data in half of its pages and holes elsewhere."""
     file = tmp_path / "base.mem"
-    sparse(file, {page: 1 for page in range(0, COUNT, 2)}, COUNT)
+    sparse(file, dict.fromkeys(range(0, COUNT, 2), 1), COUNT)
     return file
 
 
@@ -51,7 +52,7 @@ def test_exactly_the_written_pages_are_found(
     child.look(*looked_at)
     runs = pages.written_runs(mapping)
     assert numbers(runs) == sorted(written)
-    assert all(a.first + a.length < b.first for a, b in zip(runs, runs[1:], strict=False))
+    assert all(a.first + a.length < b.first for a, b in pairwise(runs))
     words = list(pages._scan_words(mapping))
     assert by_ioctl(mapping) in (words, None)
     assert [start for start, _ in words] == [mapping.start + run.first * PAGE for run in runs]
@@ -135,9 +136,8 @@ def test_the_mapping_is_found_by_file_and_size(child: Any, base: Path, tmp_path:
 
 def test_a_shared_mapping_is_not_guest_memory(base: Path) -> None:
     status = base.stat()
-    with open(base, "r+b") as opened, mmap.mmap(opened.fileno(), 0):
-        with pytest.raises(HostError):
-            find_mapping(os.getpid(), (status.st_dev, status.st_ino), status.st_size)
+    with open(base, "r+b") as opened, mmap.mmap(opened.fileno(), 0), pytest.raises(HostError):
+        find_mapping(os.getpid(), (status.st_dev, status.st_ino), status.st_size)
 
 
 runs_of_pages = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30)), max_size=12).map(
@@ -183,7 +183,7 @@ def test_pages_are_copied_out_of_and_into_a_process(
             values[page] ^= 0xFF
         buffer = bytearray(byte ^ 0xFF for byte in buffer)
         assert write_pages(mapping, batch, buffer) == len(buffer)
-    expected: Mapping[int, int] = {page: 1 for page in range(0, COUNT, 2)} | values
+    expected: Mapping[int, int] = dict.fromkeys(range(0, COUNT, 2), 1) | values
     assert child.memory(mapping) == filled(expected, COUNT)
 
 

@@ -4,6 +4,7 @@ Nothing here judges: :mod:`torpor.cli.findings` does, from these values alone.
 """
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import getpass
@@ -51,6 +52,7 @@ class Tool:
 TOOLS = (
     Tool("qemu-system-x86_64", "qemu-system-x86", "machines"),
     Tool("qemu-img", "qemu-utils", "machines"),
+    Tool("qemu-io", "qemu-utils", "machines"),
     Tool("bwrap", "bubblewrap", "jail"),
     Tool("setpriv", "util-linux", "images"),
     Tool("mmdebstrap", "mmdebstrap", "images"),
@@ -87,7 +89,10 @@ class System:
 
 @dataclass(frozen=True)
 class Kvm:
-    """``/dev/kvm``: whether it is there and ours to open, and the group that may."""
+    """``/dev/kvm``: whether it is there and ours to open.
+
+    ``group`` is the group that may open it, empty if none may but root's.
+    """
 
     state: Literal["absent", "closed", "open"]
     group: str = ""
@@ -203,10 +208,10 @@ def _kvm(device: Path) -> Kvm:
         status = device.stat()
     except OSError:
         return Kvm("absent")
-    try:
-        group = grp.getgrgid(status.st_gid).gr_name
-    except KeyError:
-        group = str(status.st_gid)
+    group = ""
+    if status.st_gid != 0 and status.st_mode & 0o060 == 0o060:
+        with contextlib.suppress(KeyError):
+            group = grp.getgrgid(status.st_gid).gr_name
     return Kvm("open" if os.access(device, os.R_OK | os.W_OK) else "closed", group)
 
 

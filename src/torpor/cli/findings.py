@@ -67,11 +67,11 @@ def accelerator(found: Accelerator | None, problem: str, kvm: Kvm) -> Finding:
     what = "accelerator"
     if problem:
         return Finding("host", what, "broken", problem, "Run `torpor doctor` again after that.")
-    closed = (
-        f"Add yourself to the group of /dev/kvm (adduser $USER {kvm.group or 'kvm'}), log in again."
-        if kvm.state == "closed"
-        else ""
-    )
+    closed = ""
+    if kvm.state == "closed" and kvm.group:
+        closed = f"Join the group of /dev/kvm (adduser $USER {kvm.group}) and log in again."
+    elif kvm.state == "closed":
+        closed = "Give /dev/kvm to a group (chgrp kvm /dev/kvm, chmod 660 /dev/kvm) and join it."
     if found is None:
         seen = {
             "absent": "software emulation: this host has no /dev/kvm",

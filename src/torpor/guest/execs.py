@@ -8,9 +8,7 @@ can attach again and miss nothing; one that does not hold is told of the gap ins
 """
 
 import fcntl
-import json
 import os
-import socket
 import struct
 import termios
 from collections import deque
@@ -18,9 +16,10 @@ from functools import partial
 from typing import Any
 
 from torpor.guest import spawner, wire
+from torpor.guest.inputs import Input
 from torpor.guest.link import Link
 from torpor.guest.log import Log
-from torpor.guest.loop import READ, WRITE, Loop, Timer
+from torpor.guest.loop import READ, Loop, Timer
 from torpor.guest.wire import Frame, Kind
 
 KEEP = 1 << 20
@@ -28,13 +27,13 @@ KEEP = 1 << 20
 MAX_KEEP = 16 << 20
 KEEP_FINISHED = 64
 """Finished commands whose output can still be replayed."""
+KEEP_FINISHED_BYTES = 16 << 20
+"""Bytes of output that all finished commands together keep, the last one's in any case."""
 CHUNK = 24 << 10
 HOLD_GRACE = 60.0
 """Seconds (of the machine's own running time) that a hold outlasts its attachment."""
-STDIN_WINDOW = 256 << 10
-HOLD_ROOM = 256 << 10
-"""Bytes that a held command may be ahead of its follower, even if fewer are kept: the follower
-acknowledges in steps, and would wait for more while the command waits for it."""
+SHOWN = 256
+"""Characters of a command line that are told to the host, which must get all of them in a frame."""
 STDOUT, STDERR = 1, 2
 
 
@@ -51,7 +50,7 @@ class Exec:
 
     def __init__(self, exec_id: str, argv: list[str], keep: int) -> None:
         self.id = exec_id
-        self.argv = argv
+        self.argv = shorten(argv)
         self.log = Log(keep)
         self.pid: int | None = None
         self.error: dict[str, str] | None = None
@@ -59,12 +58,19 @@ class Exec:
         self.ended = False
         self.outputs: dict[int, int] = {}
         self.unread: dict[int, int] = {}
-        self.held_from: int | None = None
+        self.attachments: list[Attachment] = []
+        self.lost_holds: list[int] = []
         self.hold_timer: Timer | None = None
-        self.stdin: int | None = None
-        self.stdin_seq = 0
-        self.stdin_end: int | None = None
-        self.stdin_unwritten: deque[bytes] = deque()
+        self.room = keep
+        self.input: Input
+        self.input_from: Attachment | None = None
+
+    @property
+    def held_from(self) -> int | None:
+        """The first byte of output that somebody who holds has not consumed; None if nobody
+        holds."""
+        holds = [each.acked for each in self.attachments if each.hold] + self.lost_holds
+        return min(holds) if holds else None
 
     def describe(self) -> dict[str, Any]:
         """Return what the host is told of this command."""
@@ -75,7 +81,7 @@ class Exec:
             "running": self.status is None,
             "start": self.log.start,
             "end": self.log.end,
-            "stdin_seq": self.stdin_seq,
+            "stdin_seq": self.input.taken,
         }
 
 
@@ -89,20 +95,21 @@ class Attachment:
         self.acked = seq
         self.window = window
         self.hold = hold
+        self.input_acked = -1
 
 
 class Execs:
-    """All commands of this machine."""
+    """All commands of this machine, in the order of their starts, the finished ones of their
+    ends."""
 
     def __init__(self, loop: Loop, cgroup: str) -> None:
         self._loop = loop
-        self._spawner = spawner.fork_spawner(cgroup)
+        self._spawner = spawner.Client(loop, cgroup, self._spawner_says)
         self._execs: dict[str, Exec] = {}
         self._attachments: dict[int, Attachment] = {}
         self._turns: deque[int] = deque()
         self._waiting: dict[str, list[int]] = {}
         self.link: Link  # set by the agent: link and commands know each other
-        loop.watch(self._spawner.fileno(), READ, lambda _events: self._spawner_says())
 
     # Requests
 
@@ -114,7 +121,7 @@ class Execs:
             known = self._spawn(exec_id, wanted)
         if wanted.get("stream") is not None:
             self._follow(known, wanted)
-        if known.pid is not None or known.error is not None:
+        if known.pid is not None:
             self._answer(request, known)
         else:
             self._waiting.setdefault(exec_id, []).append(request)
@@ -127,9 +134,11 @@ class Execs:
 
     def detach(self, wanted: dict[str, Any]) -> dict[str, Any]:
         """Stop following; an attachment that held lets go."""
-        attachment = self._attachments.pop(int(wanted["stream"]), None)
-        if attachment is not None and attachment.hold:
-            self._let_go(attachment.exec)
+        attachment = self._attachments.get(int(wanted["stream"]))
+        if attachment is not None:
+            self._remove(attachment)
+            self._watch_outputs(attachment.exec)
+            self._forget_oldest()
         return {}
 
     def signal(self, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -154,6 +163,8 @@ class Execs:
 
     def _spawn(self, exec_id: str, wanted: dict[str, Any]) -> Exec:
         argv = [str(word) for word in wanted["argv"]]
+        if not argv:
+            raise ExecError("EINVAL", "a command line has at least one word")
         new = Exec(exec_id, argv, min(int(wanted.get("keep") or KEEP), MAX_KEEP))
         message = {
             "id": exec_id,
@@ -162,36 +173,14 @@ class Execs:
             "cwd": wanted.get("cwd"),
             "user": str(wanted.get("user") or "0"),
         }
-        text = json.dumps(message).encode()
-        if not argv or len(text) > spawner.MAX_MESSAGE:
-            new.error = {"code": "E2BIG" if argv else "EINVAL", "message": "no usable command line"}
-            return new
-        inputs: tuple[int, int | None]
-        if wanted.get("stdin"):
-            inputs = os.pipe()
-        else:
-            inputs = os.open("/dev/null", os.O_RDONLY), None
-        out, err = os.pipe(), os.pipe()
-        theirs = [inputs[0], out[1], err[1]]
-        try:
-            socket.send_fds(self._spawner, [text], theirs)
-        finally:
-            for fd in theirs:
-                os.close(fd)
-        new.stdin = inputs[1]
-        new.outputs = {out[0]: STDOUT, err[0]: STDERR}
-        ours = list(new.outputs) if new.stdin is None else [new.stdin, *new.outputs]
-        for fd in ours:
-            os.set_blocking(fd, False)
+        stdin, out, err = self._spawner.start(message, stdin=bool(wanted.get("stdin")))
+        new.input = Input(self._loop, stdin, partial(self._acknowledge_input, new))
+        new.outputs = {out: STDOUT, err: STDERR}
         self._execs[exec_id] = new
         self._watch_outputs(new)
         return new
 
-    def _spawner_says(self) -> None:
-        data = self._spawner.recv(spawner.MAX_MESSAGE)
-        if not data:
-            raise SystemExit("the spawner is gone")  # init starts agent and spawner anew
-        said = json.loads(data)
+    def _spawner_says(self, said: dict[str, Any]) -> None:
         known = self._execs.get(said["id"])
         if known is None:
             return
@@ -201,17 +190,23 @@ class Execs:
             # hold them open for ever, so the end is counted in bytes, not awaited.
             known.unread = {fd: _readable(fd) for fd in known.outputs}
             self._end_if_read(known)
-            return
-        known.pid = said.get("pid")
-        known.error = said.get("error")
+        elif "error" in said:
+            known.error = said["error"]
+            self._answer_waiting(known)
+            for attachment in list(known.attachments):
+                self._remove(attachment)
+            self._let_go(known)
+            known.input.close()
+            self._drain(known)
+            del self._execs[known.id]
+        else:
+            known.pid = said["pid"]
+            self._answer_waiting(known)
+        self.link.flush()
+
+    def _answer_waiting(self, known: Exec) -> None:
         for request in self._waiting.pop(known.id, []):
             self._answer(request, known)
-        if known.error is not None:
-            self._close(known)
-            del self._execs[known.id]
-            for stream in [s for s, a in self._attachments.items() if a.exec is known]:
-                del self._attachments[stream]
-        self.link.flush()
 
     def _answer(self, request: int, known: Exec) -> None:
         answer = known.describe() if known.error is None else {"error": known.error}
@@ -221,31 +216,30 @@ class Execs:
         if known.ended or known.status is None or any(known.unread.values()):
             return
         known.ended = True
-        self._watch_outputs(known)
-        if known.stdin is not None:
-            self._close_stdin(known)
-        finished = [each for each in self._execs.values() if each.ended]
-        for old in finished[: max(0, len(finished) - KEEP_FINISHED)]:
-            if not any(each.exec is old for each in self._attachments.values()):
-                self._close(old)
-                del self._execs[old.id]
+        known.input.close()
+        self._drain(known)
+        self._execs[known.id] = self._execs.pop(known.id)  # behind those that ended before
+        self._forget_oldest()
         self.link.flush()
 
-    def _close(self, known: Exec) -> None:
-        for fd in known.outputs:
-            self._loop.forget(fd)
-            os.close(fd)
-        known.outputs = {}
-        if known.stdin is not None:
-            self._close_stdin(known)
+    def _forget_oldest(self) -> None:
+        """Forget finished commands past what is kept, but none that somebody follows or held."""
+        finished = [each for each in self._execs.values() if each.ended]
+        kept = sum(each.log.end - each.log.start for each in finished)
+        count = len(finished)
+        for old in finished[:-1]:
+            if count <= KEEP_FINISHED and kept <= KEEP_FINISHED_BYTES:
+                return
+            if not old.attachments and not old.lost_holds:
+                count -= 1
+                kept -= old.log.end - old.log.start
+                del self._execs[old.id]
 
     # Output
 
     def _watch_outputs(self, known: Exec) -> None:
-        full = (
-            known.held_from is not None
-            and known.log.end - known.held_from >= max(known.log.keep, HOLD_ROOM)
-        ) and not known.ended
+        held_from = known.held_from
+        full = held_from is not None and known.log.end - held_from >= known.room
         for fd in known.outputs:
             if full:
                 self._loop.forget(fd)
@@ -257,18 +251,33 @@ class Execs:
             data = os.read(fd, 64 << 10)
         except BlockingIOError:
             return
-        if data and not known.ended:
+        if data:
             known.log.append(known.outputs[fd], data, known.held_from)
             self._watch_outputs(known)
-        elif not data:
+        else:
             del known.outputs[fd]
             self._loop.forget(fd)
             os.close(fd)
-        # Read on after the end, and drop: a closed pipe would kill what the command left running.
         if fd in known.unread:
             known.unread[fd] = max(0, known.unread[fd] - len(data)) if data else 0
             self._end_if_read(known)
         self.link.flush()
+
+    def _drain(self, known: Exec) -> None:
+        """Read on after the end, and drop: a closed pipe would kill what the command left
+        running."""
+        for fd in known.outputs:
+            self._loop.watch(fd, READ, partial(self._drop, fd))
+        known.outputs = {}
+
+    def _drop(self, fd: int, _events: int) -> None:
+        try:
+            if os.read(fd, 64 << 10):
+                return
+        except BlockingIOError:
+            return
+        self._loop.forget(fd)
+        os.close(fd)
 
     def pull(self) -> bytes | None:
         """Return the next frame of stream data, the attachments taking turns; None if none is
@@ -285,53 +294,78 @@ class Execs:
         return None
 
     def _next_frame(self, attachment: Attachment) -> bytes | None:
-        log = attachment.exec.log
-        if attachment.seq < log.start:
+        known, log = attachment.exec, attachment.exec.log
+        room = attachment.acked + attachment.window - attachment.seq
+        if attachment.seq < log.start and room > 0:
             gap = {"from": attachment.seq, "to": log.start}
-            # What is lost takes nothing of the window, and what is not yet read still does.
+            # The window moves with the gap and is not opened by it: else one who never reads would
+            # be sent a window's worth with each gap.
             attachment.acked += log.start - attachment.seq
             attachment.seq = log.start
+            self._watch_outputs(known)
             return wire.encode(Kind.GAP, attachment.stream, wire.document(gap))
-        room = attachment.acked + attachment.window - attachment.seq
         chunk = log.read(attachment.seq, min(CHUNK, room)) if room > 0 else None
         if chunk is not None:
             attachment.seq += len(chunk.data)
             return wire.encode(Kind.CHUNK, attachment.stream, wire.chunk(*chunk))
-        if attachment.exec.ended and attachment.seq == log.end:
-            del self._attachments[attachment.stream]
-            return wire.encode(Kind.END, attachment.stream, wire.document(_ending(attachment.exec)))
+        if known.ended and attachment.seq == log.end:
+            self._remove(attachment)
+            return wire.encode(Kind.END, attachment.stream, wire.document(_ending(known)))
         return None
 
     # Attachments
 
     def _follow(self, known: Exec, wanted: dict[str, Any]) -> None:
-        stream = int(wanted["stream"])
-        seq = min(int(wanted.get("seq") or 0), known.log.end)
+        seq = int(wanted.get("seq") or 0)
+        if seq > known.log.end:
+            raise ExecError(
+                "ESTALE",
+                f"command {known.id} has written {known.log.end} bytes here, not {seq}: this"
+                " machine comes from a snapshot from before the rest was written",
+            )
         window = max(1, int(wanted["window"]))
-        hold = bool(wanted.get("hold"))
-        self._attachments[stream] = Attachment(stream, known, seq, window, hold)
-        self._turns.append(stream)
-        if hold:
-            if known.hold_timer is not None:
-                known.hold_timer.cancel()
-                known.hold_timer = None
-            known.held_from = seq
-            self._watch_outputs(known)  # it may have waited for the follower before
+        attachment = Attachment(int(wanted["stream"]), known, seq, window, bool(wanted.get("hold")))
+        self._attachments[attachment.stream] = attachment
+        known.attachments.append(attachment)
+        self._turns.append(attachment.stream)
+        if attachment.hold:
+            known.room = max(known.room, window)
+            # It takes over from the one that was lost where it goes on.
+            lost = [held for held in known.lost_holds if held <= seq]
+            if lost:
+                known.lost_holds.remove(max(lost))
+            if not known.lost_holds:
+                self._let_go(known)
+        self._watch_outputs(known)
+
+    def _remove(self, attachment: Attachment) -> None:
+        known = attachment.exec
+        self._attachments.pop(attachment.stream, None)
+        known.attachments.remove(attachment)
+        if known.input_from is attachment:  # no reference cycles: what is forgotten goes at once
+            known.input_from = None
 
     def attachments_lost(self) -> None:
-        """The channel began anew: nobody is attached; holds last for a grace time."""
-        for attachment in self._attachments.values():
+        """The channel was lost or began anew: nobody is attached; holds last for a grace time."""
+        for attachment in list(self._attachments.values()):
+            known = attachment.exec
+            self._remove(attachment)
             if attachment.hold:
-                known = attachment.exec
+                known.lost_holds.append(attachment.acked)
+                if known.hold_timer is not None:
+                    known.hold_timer.cancel()
                 known.hold_timer = self._loop.after(HOLD_GRACE, partial(self._let_go, known))
-        self._attachments.clear()
         self._turns.clear()
         self._waiting.clear()
 
     def _let_go(self, known: Exec) -> None:
-        known.held_from = None
-        known.hold_timer = None
+        if known.hold_timer is not None:
+            known.hold_timer.cancel()
+            known.hold_timer = None
+        known.lost_holds.clear()
         self._watch_outputs(known)
+        if known.ended:
+            self._forget_oldest()
 
     def frame(self, frame: Frame) -> None:
         """Take an ACK, CHUNK or END of a stream from the host."""
@@ -341,56 +375,35 @@ class Execs:
         known = attachment.exec
         if frame.kind == Kind.ACK:
             attachment.acked = max(attachment.acked, wire.parse_ack(frame.payload))
-            if attachment.hold:
-                known.held_from = attachment.acked
-                self._watch_outputs(known)
-        elif frame.kind == Kind.CHUNK and known.stdin is not None:
-            seq, _, data = wire.parse_chunk(frame.payload)
-            fresh = data[max(0, self._stdin_expected(known) - seq) :]
-            if fresh:
-                known.stdin_unwritten.append(fresh)
-                self._write_stdin(known, attachment.stream)
+            self._watch_outputs(known)
+        elif frame.kind == Kind.CHUNK:
+            known.input_from = attachment
+            known.input.take(wire.parse_chunk(frame.payload))
+            self._acknowledge_input(known)
         elif frame.kind == Kind.END:
-            known.stdin_end = int(wire.parse_document(frame.payload)[0]["bytes"])
-            self._write_stdin(known, attachment.stream)
+            known.input_from = attachment
+            known.input.end_at(int(wire.parse_document(frame.payload)[0]["bytes"]))
 
-    # Standard input
-
-    def _stdin_expected(self, known: Exec) -> int:
-        return known.stdin_seq + sum(map(len, known.stdin_unwritten))
-
-    def _write_stdin(self, known: Exec, stream: int) -> None:
-        if known.stdin is None:
+    def _acknowledge_input(self, known: Exec) -> None:
+        """Tell who sends the input how much of it is taken, if they do not know."""
+        sender = known.input_from
+        if sender is None or sender.input_acked == known.input.taken:
             return
-        before = known.stdin_seq
-        try:
-            while known.stdin_unwritten:
-                data = known.stdin_unwritten[0]
-                written = os.write(known.stdin, data)
-                known.stdin_seq += written
-                if written == len(data):
-                    known.stdin_unwritten.popleft()
-                else:
-                    known.stdin_unwritten[0] = data[written:]
-        except BlockingIOError:
-            self._loop.watch(known.stdin, WRITE, lambda _events: self._write_stdin(known, stream))
-        except BrokenPipeError:
-            known.stdin_seq = self._stdin_expected(known)  # nobody reads: taken as read
-            self._close_stdin(known)
-        else:
-            self._loop.forget(known.stdin)
-            if known.stdin_end is not None and known.stdin_seq >= known.stdin_end:
-                self._close_stdin(known)
-        if known.stdin_seq != before and stream in self._attachments:
-            self.link.send(Kind.ACK, stream, wire.ack(known.stdin_seq))
-            self.link.flush()
+        sender.input_acked = known.input.taken
+        self.link.send(Kind.ACK, sender.stream, wire.ack(known.input.taken))
+        self.link.flush()
 
-    def _close_stdin(self, known: Exec) -> None:
-        if known.stdin is not None:
-            self._loop.forget(known.stdin)
-            os.close(known.stdin)
-            known.stdin = None
-            known.stdin_unwritten.clear()
+
+def shorten(argv: list[str]) -> list[str]:
+    """Return a command line cut down to what is shown of it."""
+    shown = []
+    left = SHOWN
+    for word in argv:
+        shown.append(word[:left])
+        left -= len(word) + 1
+        if left <= 0:
+            return [*shown, "..."]
+    return shown
 
 
 def _readable(fd: int) -> int:

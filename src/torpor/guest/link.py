@@ -1,6 +1,7 @@
 """The agent's end of the guest channel: one virtio-serial port, epochs, a send queue."""
 
 import os
+import select
 import time
 from collections import deque
 from collections.abc import Callable
@@ -8,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from torpor.guest import wire
-from torpor.guest.loop import EDGE, READ, WRITE, Loop
+from torpor.guest.loop import EDGE, READ, WRITE, Loop, Timer
 from torpor.guest.wire import Frame, Kind
 
 PORT_NAME = "torpor.agent"
 WRITE_SIZE = 32 << 10
 """The kernel takes at most 32 KiB in one write to a port (``drivers/char/virtio_console.c``)."""
+
+CLOSED_FOR = 1.0
+"""Seconds after which a host's end that is closed counts as gone. A port is also reported closed
+for a moment after a thaw, perhaps when the host has already begun a new epoch: QEMU tells its guest
+so before and after the host connects, and the guest's kernel hears it later than the bytes."""
 
 
 def open_port(name: str = PORT_NAME, ports: Path = Path("/sys/class/virtio-ports")) -> int:
@@ -27,9 +33,10 @@ def open_port(name: str = PORT_NAME, ports: Path = Path("/sys/class/virtio-ports
 class Link:
     """Sends and receives frames; knows which epoch is current.
 
-    ``on_frame`` gets each frame of the current epoch, ``on_attach`` is called when a new one
-    begins, ``pull`` is asked for one more stream frame whenever nothing more urgent waits: streams
-    are read only as fast as the port drains, so nothing piles up here.
+    ``on_frame`` gets each frame of the current epoch, ``on_lost`` is called when it is over (the
+    host's end was closed, or a new one begins), ``pull`` is asked for one more stream frame
+    whenever nothing more urgent waits: streams are read only as fast as the port drains, so nothing
+    piles up here.
     """
 
     def __init__(
@@ -38,23 +45,28 @@ class Link:
         port: int,
         greeting: dict[str, Any],
         on_frame: Callable[[Frame], None],
-        on_attach: Callable[[], None],
+        on_lost: Callable[[], None],
         pull: Callable[[], bytes | None],
     ) -> None:
+        self._loop = loop
         self._port = port
         self._greeting = greeting
         self._on_frame = on_frame
-        self._on_attach = on_attach
+        self._on_lost = on_lost
         self._pull = pull
         self._decoder = wire.Decoder()
         self._epoch: str | None = None
         self._urgent: deque[bytes] = deque()
         self._unsent = b""
+        self._closed: Timer | None = None
         # Edge-triggered, because a port whose host end is closed reports a hang-up all the time.
         loop.watch(port, READ | WRITE | EDGE, lambda _events: self._ready())
 
     def send(self, kind: Kind, stream: int, payload: bytes) -> None:
         """Queue one frame ahead of all stream data."""
+        if len(payload) > wire.MAX_BODY:  # the host would drop it, and wait
+            error = {"code": "EMSGSIZE", "message": "the answer does not fit into a frame"}
+            payload = wire.document({"error": error})
         self._urgent.append(wire.encode(kind, stream, payload))
 
     def _ready(self) -> None:
@@ -63,11 +75,23 @@ class Link:
                 data = os.read(self._port, 64 << 10)
             except BlockingIOError:
                 break
-            if not data:  # the host end is closed
+            if not data:
+                if self._closed is None:
+                    self._closed = self._loop.after(CLOSED_FOR, self._check_closed)
                 break
             for frame in self._decoder.feed(data):
                 self._take(frame)
         self.flush()
+
+    def _check_closed(self) -> None:
+        self._closed = None
+        poll = select.poll()
+        poll.register(self._port, 0)
+        if self._epoch is not None and poll.poll(0):  # a hang-up: nothing else was asked for
+            self._epoch = None
+            self._urgent.clear()
+            self._unsent = b""
+            self._on_lost()
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == Kind.HELLO:
@@ -83,7 +107,7 @@ class Link:
             self._urgent.clear()
             # What was being sent is cut off; the flag ends the cut frame for the receiver.
             self._unsent = wire.FLAG
-            self._on_attach()
+            self._on_lost()
         welcome = {"version": wire.VERSION, "epoch": epoch, "mono_ns": time.monotonic_ns()}
         self.send(Kind.WELCOME, 0, wire.document(welcome | self._greeting))
 
@@ -94,7 +118,7 @@ class Link:
                 return
             try:
                 sent = os.write(self._port, self._unsent[:WRITE_SIZE])
-            except BlockingIOError:
+            except (BlockingIOError, BrokenPipeError):  # the latter from a socket
                 return
             if sent == 0:
                 return

@@ -1,7 +1,7 @@
 """The kept output of one command: a bounded log, addressed by sequence number."""
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
 
 from torpor.guest.wire import Chunk
 
@@ -45,17 +45,14 @@ class Log:
 
         ``seq`` must be at least ``start``.
         """
-        for chunk in self._from(seq):
-            skip = seq - chunk.seq
-            return Chunk(seq, chunk.source, chunk.data[skip : skip + limit])
-        return None
+        if seq >= self.end:
+            return None
+        chunk = self._chunks[-1]  # readers are nearly always at the end
+        if chunk.seq > seq:
+            chunk = self._chunks[bisect_right(self._chunks, seq, key=_first) - 1]
+        skip = seq - chunk.seq
+        return Chunk(seq, chunk.source, chunk.data[skip : skip + limit])
 
-    def _from(self, seq: int) -> Iterator[Chunk]:
-        # Readers are nearly always at the end: look from there.
-        found = None
-        for chunk in reversed(self._chunks):
-            if chunk.seq + len(chunk.data) <= seq:
-                break
-            found = chunk
-        if found is not None:
-            yield found
+
+def _first(chunk: Chunk) -> int:
+    return chunk.seq

@@ -18,15 +18,14 @@ EDGE = select.EPOLLET
 class Timer:
     """A call that is due at a moment of the monotonic clock, unless it is cancelled before."""
 
-    __slots__ = ("action", "cancelled")
+    __slots__ = ("action",)
 
     def __init__(self, action: Callable[[], None]) -> None:
-        self.action = action
-        self.cancelled = False
+        self.action: Callable[[], None] | None = action
 
     def cancel(self) -> None:
         """Make sure that the action does not run."""
-        self.cancelled = True
+        self.action = None
 
 
 class Loop:
@@ -34,17 +33,18 @@ class Loop:
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._ready: dict[int, Callable[[int], None]] = {}
+        self._ready: dict[int, tuple[int, Callable[[int], None]]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
 
     def watch(self, fd: int, events: int, ready: Callable[[int], None]) -> None:
         """Call ``ready(events)`` whenever ``fd`` is ready; replaces an earlier registration."""
-        if fd in self._ready:
-            self._epoll.modify(fd, events)
-        else:
+        known = self._ready.get(fd)
+        if known is None:
             self._epoll.register(fd, events)
-        self._ready[fd] = ready
+        elif known[0] != events:
+            self._epoll.modify(fd, events)
+        self._ready[fd] = events, ready
 
     def forget(self, fd: int) -> None:
         """Stop watching ``fd``; call this before closing it. Unknown descriptors are fine."""
@@ -59,15 +59,15 @@ class Loop:
 
     def turn(self) -> None:
         """Wait for the next event or timer and handle it."""
-        while self._timers and self._timers[0][2].cancelled:
+        while self._timers and self._timers[0][2].action is None:
             heapq.heappop(self._timers)
         wait = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
         for fd, events in self._epoll.poll(wait):
-            ready = self._ready.get(fd)  # an earlier handler of this turn may have closed it
-            if ready is not None:
-                ready(events)
+            known = self._ready.get(fd)  # an earlier handler of this turn may have closed it
+            if known is not None:
+                known[1](events)
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
-            timer = heapq.heappop(self._timers)[2]
-            if not timer.cancelled:
-                timer.action()
+            action = heapq.heappop(self._timers)[2].action
+            if action is not None:
+                action()

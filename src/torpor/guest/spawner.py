@@ -17,14 +17,25 @@ import grp
 import json
 import os
 import pwd
+import resource
 import select
+import signal
 import socket
 import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from torpor.guest.loop import READ, WRITE, Loop
 
 MAX_MESSAGE = 1 << 20
 CLONE_NEWCGROUP = 0x02000000
+DESCRIPTORS = 64 << 10
+"""Descriptors that the agent may have open."""
+_SO_SNDBUFFORCE = 32  # asm-generic/socket.h; the socket module does not name it
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -39,6 +50,78 @@ class User:
     home: str
 
 
+class Client:
+    """The agent's end: asks for commands, never waits. ``said`` gets what the spawner says."""
+
+    def __init__(self, loop: Loop, cgroup: str, said: Callable[[dict[str, Any]], None]) -> None:
+        self._loop = loop
+        self._said = said
+        self._socket = fork_spawner(cgroup)
+        self._socket.setblocking(False)
+        self._unsent: deque[tuple[str, bytes, list[int]]] = deque()
+        self._watch()
+        # After the fork: what commands inherit is the spawner's limit.
+        _allow_many_descriptors()
+
+    def start(self, message: dict[str, Any], *, stdin: bool) -> tuple[int | None, int, int]:
+        """Ask for a command; return our ends of its input (or None), output and error pipes.
+
+        Raises OSError, nothing being asked for then.
+        """
+        # A word of a command line is bytes: what is not UTF-8 comes as lone surrogates.
+        text = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        if len(text) > MAX_MESSAGE:
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+        opened: list[int] = []
+        try:
+            if stdin:
+                opened += os.pipe()
+            else:
+                opened += [os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC), -1]
+            opened += os.pipe()
+            opened += os.pipe()
+        except OSError:
+            _close(opened)
+            raise
+        their_in, our_in, our_out, their_out, our_err, their_err = opened
+        for fd in (our_in, our_out, our_err):
+            if fd >= 0:
+                os.set_blocking(fd, False)
+        self._unsent.append((message["id"], text, [their_in, their_out, their_err]))
+        self._send()
+        return (our_in if stdin else None), our_out, our_err
+
+    def _send(self) -> None:
+        """Send what fits. While the spawner is frozen nothing is read, and the rest waits here."""
+        while self._unsent:
+            exec_id, text, fds = self._unsent[0]
+            try:
+                socket.send_fds(self._socket, [text], fds)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                said = {"id": exec_id, "error": describe(error)}
+                self._loop.after(0, partial(self._said, said))
+            self._unsent.popleft()
+            _close(fds)
+        self._watch()
+
+    def _watch(self) -> None:
+        self._loop.watch(self._socket.fileno(), READ | (WRITE if self._unsent else 0), self._ready)
+
+    def _ready(self, _events: int) -> None:
+        try:
+            data = self._socket.recv(MAX_MESSAGE)
+        except BlockingIOError:
+            pass
+        else:
+            if not data:
+                raise SystemExit("the spawner is gone")  # init starts agent and spawner anew
+            self._said(json.loads(data))
+        if self._unsent:
+            self._send()
+
+
 def fork_spawner(cgroup: str) -> socket.socket:
     """Start the spawner in ``cgroup`` and return the agent's end of its socket.
 
@@ -46,16 +129,32 @@ def fork_spawner(cgroup: str) -> socket.socket:
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, theirs):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MAX_MESSAGE)
+        # A message must fit. SO_SNDBUF ends at net.core.wmem_max, which is less, but the other is
+        # for CAP_NET_ADMIN only.
+        try:
+            end.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 4 * MAX_MESSAGE)
+        except PermissionError:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MAX_MESSAGE)
     if os.fork() == 0:
         try:
             ours.close()
             _enter(cgroup)
             _serve(theirs)
+        except BaseException as error:
+            print(f"torpor spawner: {error!r}", file=sys.stderr, flush=True)
         finally:
             os._exit(0)
     theirs.close()
     return ours
+
+
+def _allow_many_descriptors() -> None:
+    """Allow this process, which holds three for each running command, as many as it may have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(hard, DESCRIPTORS), max(hard, DESCRIPTORS)))
+    except (OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _enter(cgroup: str) -> None:
@@ -79,11 +178,10 @@ def _serve(agent: socket.socket) -> None:
                 data, fds, _, _ = socket.recv_fds(agent, MAX_MESSAGE, 3)
                 if not data:
                     return
-                answer, pid = _start(json.loads(data), fds)
-                if pid is not None:
-                    pidfd = os.pidfd_open(pid)
-                    children[pidfd] = (answer["id"], pid)
-                    poll.register(pidfd, select.EPOLLIN)
+                answer, child = _start(json.loads(data), fds)
+                if child is not None:
+                    children[child] = (answer["id"], answer["pid"])
+                    poll.register(child, select.EPOLLIN)
             else:
                 exec_id, pid = children.pop(fd)
                 poll.unregister(fd)
@@ -93,7 +191,10 @@ def _serve(agent: socket.socket) -> None:
 
 
 def _start(wanted: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], int | None]:
+    """Start a command; return what to say, and a pidfd if it runs."""
     try:
+        if len(fds) != 3:  # the kernel drops those that this process may not open
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         user = find_user(wanted["user"])
         environment = {"PATH": PATH, "HOME": user.home, "USER": user.name, "LOGNAME": user.name}
         change: dict[str, Any] = {}
@@ -104,38 +205,61 @@ def _start(wanted: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], int 
             stdin=fds[0],
             stdout=fds[1],
             stderr=fds[2],
-            cwd=wanted["cwd"] or user.home,
+            cwd=wanted["cwd"] or (user.home if os.path.isdir(user.home) else "/"),
             env=environment | wanted["env"],
             start_new_session=True,
             **change,
         )
+        child.returncode = 0  # it is waited for by pidfd; keeps Popen from doing so too
+        return {"id": wanted["id"], "pid": child.pid}, _pidfd(child.pid)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return {"id": wanted["id"], "error": describe(error)}, None
     finally:
-        for fd in fds:
+        _close(fds)
+
+
+def _pidfd(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        if fd >= 0:
             os.close(fd)
-    pid = child.pid
-    child.returncode = 0  # it is waited for by pidfd; keeps Popen from doing so too
-    return {"id": wanted["id"], "pid": pid}, pid
 
 
 def find_user(wanted: str) -> User:
-    """Return the user called ``wanted``: a name, a uid, or ``uid:gid``; names from /etc/passwd.
+    """Return the user called ``wanted``: ``user`` or ``user:group``, each a name or a number.
 
     Raises ValueError for a name that the image does not have.
     """
-    uid_text, _, gid_text = wanted.partition(":")
+    user, colon, group = wanted.partition(":")
     try:
-        entry = pwd.getpwuid(int(uid_text)) if uid_text.isdigit() else pwd.getpwnam(uid_text)
+        entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
     except KeyError:
-        if not uid_text.isdigit():
-            raise ValueError(f"this image has no user {uid_text!r}") from None
-        uid = int(uid_text)
-        gid = int(gid_text) if gid_text.isdigit() else uid
-        return User(uid, gid, (), uid_text, "/root" if uid == 0 else "/")
-    gid = int(gid_text) if gid_text.isdigit() else entry.pw_gid
-    groups = tuple(group.gr_gid for group in grp.getgrall() if entry.pw_name in group.gr_mem)
+        if not user.isdecimal():
+            raise ValueError(f"this image has no user {user!r}") from None
+        uid = int(user)
+        gid = find_group(group) if colon else uid
+        return User(uid, gid, (), user, "/root" if uid == 0 else "/")
+    gid = find_group(group) if colon else entry.pw_gid
+    groups = tuple(each.gr_gid for each in grp.getgrall() if entry.pw_name in each.gr_mem)
     return User(entry.pw_uid, gid, groups, entry.pw_name, entry.pw_dir)
+
+
+def find_group(wanted: str) -> int:
+    """Return the gid of a group, a name or a number. Raises ValueError if there is none."""
+    if wanted.isdecimal():
+        return int(wanted)
+    try:
+        return grp.getgrnam(wanted).gr_gid
+    except KeyError:
+        raise ValueError(f"this image has no group {wanted!r}") from None
 
 
 def describe(error: Exception) -> dict[str, str]:

@@ -21,7 +21,7 @@ from torpor.vm.shape import Shape
 from torpor.vm.store import Store
 from torpor.vm.thaw import BootWanted
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,15 @@ SOURCE_DATE_EPOCH = "1700000000"
 TEMPORARY = os.environ.get("TMPDIR", "/var/tmp")  # noqa: S108 - only mkdtemp works in it
 # As root, mmdebstrap mounts /proc, /sys and parts of /dev below its temporary tree, and on TERM its
 # children go on. In namespaces of its own, the mounts are nobody else's and the children end with
-# it. An ordinary user's mmdebstrap makes its own namespaces.
+# it. An ordinary user's mmdebstrap makes its own namespaces; if we are killed it finishes what it
+# is at and removes its tree, and as it holds the lock, the next build waits so long.
 CONTAINED = ("--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 FAILURE_ADVICE = (
     "If it could not reach the mirror: see that `apt-get update` works on this host, and that "
     "the proxy is set in apt's configuration. If it lacks a key: install the package "
-    "debian-archive-keyring. If it could not pick a mode: an ordinary user needs the package uidmap "
-    "and user namespaces; root needs neither. Then run the same command again."
+    "debian-archive-keyring. If it could not pick a mode: an ordinary user needs the package "
+    "uidmap and user namespaces; root needs neither. Then run the same command again."
 )
 
 UNITS = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3}

@@ -13,7 +13,7 @@ from torpor.images.digests import file_digest, key_of
 from torpor.images.ext4 import make_ext4, size_of
 from torpor.images.initramfs import MODULES, make_initramfs
 from torpor.images.progress import Report, Step
-from torpor.images.runtime import compile_python, guest_runtime
+from torpor.images.runtime import compile_python, guest_runtime, set_plain_modes
 from torpor.images.stages import Building, Stage, finished_stage
 
 INITRAMFS_FORMAT = 1
@@ -21,7 +21,18 @@ TOOLS_FORMAT = 1
 
 GUEST = Path(__file__).parent.parent / "guest"
 BOOT = GUEST / "boot"
-MAIN = b"from torpor.guest.agent import main\n\nmain()\n"
+# A shell starts what it runs in the background with INT and QUIT ignored, and that is inherited:
+# without this, Ctrl-C would reach no program in the machine.
+MAIN = b"""\
+import signal
+
+for number in (signal.SIGINT, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_DFL)
+
+from torpor.guest.agent import main
+
+main()
+"""
 
 
 @dataclass(frozen=True)
@@ -126,6 +137,7 @@ async def _tools(cache: Path, runtime: Stage, report: Report) -> Stage:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text)
         await compile_python(tree, "site", keep_source=True, lock=building.lock)
+        set_plain_modes(tree)
         size_bytes, inodes = size_of(tree)
         await make_ext4(
             building, image, label="torpor-tools", key=key, size_bytes=size_bytes, tree=tree,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -103,11 +104,20 @@ async def guest_runtime(cache: Path, report: Report) -> Stage:
         await asyncio.to_thread(_modules, source, tree, version)
         await _depmod(building, source, tree, version)
         shutil.copy2(source / f"boot/vmlinuz-{version}", building.path / "vmlinuz")
+        set_plain_modes(tree)
         digest = await asyncio.to_thread(tree_digest, building.path)
         return {"digest": digest, "kernel_version": version}
 
     key = key_of("guest-runtime", {"format": RUNTIME_FORMAT, "packages": packages.facts["digest"]})
     return await finished_stage(cache, "guest-runtime", key, cut_down, report)
+
+
+def set_plain_modes(tree: Path) -> None:
+    """Make the modes of a tools tree those that root's usual umask gives, whoever builds it."""
+    for path in (tree, *tree.rglob("*")):
+        mode = path.lstat().st_mode
+        if not stat.S_ISLNK(mode):
+            path.chmod(0o755 if stat.S_ISDIR(mode) or mode & stat.S_IXUSR else 0o644)
 
 
 async def run_python(tree: Path, *arguments: str, lock: int) -> None:

@@ -12,12 +12,11 @@ from rich.table import Table
 from torpor.images import Report, Step
 from torpor.lab.checks.counter import Line, around, last_line, parse, start_counter
 from torpor.lab.laboratory import Laboratory, laboratory
-from torpor.lab.probes import Process, find_process, read_lines, until
+from torpor.lab.probes import Process, find_process, program_text, read_lines, until
 from torpor.settings import Places
 from torpor.vm import MIB, Machine, VmError, Wanted
 
-LOG = "/root/counter.log"
-LOOP = 'n=0; while :; do n=$((n + 1)); echo "$n $(date -u +%H:%M:%S)" >>log; sleep 1; done'
+LOG = "/srv/counter.log"
 FIRST_LINES = 4
 PAUSE = 10
 """Seconds that the machine does not exist."""
@@ -37,9 +36,9 @@ async def tell(places: Places, console: Console) -> None:
         machine = await _pause(lab, console, machine, counter)
         await _fork(lab, console, machine)
     console.print(
-        f"\nThat took {time.monotonic() - began:.0f} s; all machines are gone again.\n"
-        "Next: [bold]torpor lab proof[/] checks this and more, twenty times over; README.md says "
-        "where to read on."
+        f"\nThat took {time.monotonic() - began:.0f} s, and all machines are gone again. Next: "
+        "[bold]torpor lab proof[/] checks this and more, again and again; README.md says where to "
+        "read on."
     )
 
 
@@ -49,12 +48,17 @@ async def _start(lab: Laboratory, console: Console) -> tuple[Machine, Process]:
         since = time.monotonic()
         machine = await lab.machine("demo")
         took = time.monotonic() - since
+    how = {"tcg": "software emulation", "kvm": "KVM"}[lab.maker.accelerator.name]
     console.print(
-        f"A machine with its own Linux ({lab.shape}; {lab.maker.accelerator.name}) was ready "
-        f"{took:.2f} s after it was asked for:\nit did not boot, it was thawed from a golden "
-        "snapshot. In it now runs a shell loop:\n\n"
-        f"    [cyan]{escape(LOOP)}[/]\n\n"
-        "The number is in a variable of that shell, and nowhere else. Nothing ever reads the log "
+        f"A machine with its own Linux ({lab.shape}, {how}) was ready {took:.2f} s after it was "
+        "asked for: it did not boot, it was thawed from a snapshot of a booted one. In it now "
+        "runs a shell loop:\n"
+    )
+    for code in program_text("counter.sh").splitlines():
+        if not code.startswith("#"):
+            console.print(f"    [cyan]{escape(code)}[/]")
+    console.print(
+        "\nThe number is in a variable of that shell, and nowhere else. Nothing ever reads the log "
         "back:\n"
     )
     counter = (await start_counter(machine, LOG, 1.0)).process
@@ -78,9 +82,9 @@ async def _pause(lab: Laboratory, console: Console, machine: Machine, counter: P
     began = time.time_ns()
     gone = "is gone" if not Path(f"/proc/{pid}").exists() else "IS STILL THERE"
     console.print(
-        f"Frozen in {took:.2f} s: {frozen.manifest.stored_bytes / MIB:.0f} MiB on disk hold all "
-        f"that the machine was.\nIts process on this host (PID {pid}) {gone}; nothing of it runs. "
-        f"{PAUSE} s pass."
+        f"Frozen in {took:.2f} s. All that it was beyond the snapshot that it came from is "
+        f"{frozen.manifest.stored_bytes / MIB:.0f} MiB on disk. Its process on this host "
+        f"(PID {pid}) {gone}; nothing of it runs. {PAUSE} s pass."
     )
     with console.status("The machine does not exist"):
         await asyncio.sleep(PAUSE)
@@ -90,15 +94,15 @@ async def _pause(lab: Laboratory, console: Console, machine: Machine, counter: P
     took = time.monotonic() - since
     before, after = await until(lambda: _around(machine, began), "the counter to go on")
     same = await find_process(machine, counter.pid) == counter
-    booted = boot_id != machine.record.guest_boot_id
+    same_boot = boot_id == machine.record.guest_boot_id
     console.print(
         f"Thawed and ready in {took:.2f} s. The log, around the pause:\n\n"
         f"    [bold green]{before}[/]\n"
         f"    [bold green]{after}[/]\n\n"
         f"The next number, {_seconds(before, after)} s later. "
         f"{'The same process' if same else 'ANOTHER PROCESS'} (PID {counter.pid} in the machine), "
-        f"{'ANOTHER boot' if booted else 'the same boot'}:\n"
-        "it went on from the instruction where it stood."
+        f"{'the same boot' if same_boot else 'ANOTHER BOOT'}: it went on from the instruction "
+        "where it stood."
     )
     return machine
 
@@ -119,16 +123,16 @@ async def _fork(lab: Laboratory, console: Console, parent: Machine) -> None:
     since = time.monotonic()
     forked = await lab.host.fork(parent, 2)
     took = time.monotonic() - since
-    machines = {"the machine": parent}
+    machines = {"the first": parent}
     for number, child in enumerate(forked.children, 1):
         if isinstance(child, VmError):
             raise child
         machines[f"fork {number}"] = child
     last = min([(await last_line(each, LOG)).n for each in machines.values()])
     console.print(
-        f"Two copies of the running machine were ready {took:.2f} s later. It went on itself "
-        f"after {forked.frozen.times.still:.2f} s.\nFork 1 is now frozen alone for {ALONE} s, then "
-        "thawed; the others do not notice.\n"
+        f"Two copies of the running machine were ready {took:.2f} s later; it went on itself after "
+        f"{forked.frozen.times.still:.2f} s. Fork 1 is now frozen alone for {ALONE} s and thawed; "
+        "the others do not notice.\n"
     )
     with console.status("Three machines count"):
         for each in machines.values():
@@ -138,22 +142,24 @@ async def _fork(lab: Laboratory, console: Console, parent: Machine) -> None:
         machines["fork 1"] = await lab.host.thaw(frozen.manifest.id)
         await last_line(machines["fork 1"], LOG, (await last_line(machines["fork 1"], LOG)).n)
         logs = {name: parse(await read_lines(each, LOG)) for name, each in machines.items()}
-    console.print(_side_by_side(logs, last - 1))
+    console.print(_side_by_side(logs))
     console.print(
         "\nOne past, then three lives: the same process in all three counted on from the same "
         "number."
     )
 
 
-def _side_by_side(logs: dict[str, list[Line]], first: int) -> Table:
-    """Return the logs of all machines from number ``first`` on, and what each line shows."""
+def _side_by_side(logs: dict[str, list[Line]]) -> Table:
+    """Return the logs of all machines, from one line before the last that they share."""
     times = [{line.n: line.time for line in lines} for lines in logs.values()]
+    shared = [n for n in times[0] if len({each.get(n) for each in times}) == 1]
     table = Table(box=None, padding=(0, 0, 0, 4))
     table.add_column("n", justify="right")
     for name in logs:
         table.add_column(name)
-    for n in range(first, max(map(max, times)) + 1):
-        table.add_row(str(n), *(each.get(n, "") for each in times))
+    for n in range(max([1, *shared]) - 1 or 1, max(map(max, times)) + 1):
+        style = "dim" if n in shared else ""
+        table.add_row(str(n), *(each.get(n, "") for each in times), style=style)
     return table
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from torpor.vm import Command, GuestError, Machine
 
-PROGRAMS = "/root/lab/programs"
+PROGRAMS = "/srv/lab/programs"
 PATIENCE = 60.0
 """Seconds after which a probe that says nothing is given up. Emulation on a busy host is slow."""
 _INTERPRETERS = {"sh": "/bin/sh", "py": "/usr/bin/python3"}
@@ -43,9 +43,14 @@ class Probe:
     directory: str
 
 
+def program_text(name: str) -> str:
+    """Return the text of a program."""
+    return (resources.files("torpor.lab") / "programs" / name).read_text()
+
+
 async def put_program(machine: Machine, name: str) -> list[str]:
     """Write a program into the guest and return how to call it."""
-    text = (resources.files("torpor.lab") / "programs" / name).read_bytes()
+    text = program_text(name).encode()
     await machine.agent.write_file(f"{PROGRAMS}/{name}", text, parents=True)
     return [_INTERPRETERS[name.rpartition(".")[2]], f"{PROGRAMS}/{name}"]
 

@@ -1,8 +1,10 @@
 """All experiments, and how they are run."""
 
 import time
+import traceback
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from torpor.lab.check import Check, Experiment
 from torpor.lab.checks import (
@@ -16,6 +18,7 @@ from torpor.lab.checks import (
     writer,
 )
 from torpor.lab.laboratory import Laboratory
+from torpor.vm import VmError
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     counter.EXPERIMENT,
@@ -39,14 +42,40 @@ class Outcome:
 
 
 async def prove(lab: Laboratory, experiments: Iterable[Experiment]) -> AsyncIterator[Outcome]:
-    """Run experiments one after the other; each starts with no machine of another's running."""
+    """Run experiments one after the other; each starts with no machine or snapshot of another's."""
     for experiment in experiments:
         began = time.monotonic()
+        checks: list[Check] = []
         try:
             checks = await experiment.run(lab)
+            if not checks:
+                checks = [_broken(experiment, "it checked nothing")]
         except Exception as error:  # whatever goes wrong, the proof has failed and says how
-            seen = f"{type(error).__name__}: {error}"
-            checks = [Check(experiment.name, False, "the experiment runs to its end", seen)]
-        for machine in list(lab.host.machines.values()):
-            await lab.host.end(machine)
+            checks = [_broken(experiment, describe(error))]
+        try:
+            await _clear(lab)
+        except Exception as error:
+            checks = [*checks, _broken(experiment, f"nothing could be removed: {describe(error)}")]
         yield Outcome(experiment, tuple(checks), time.monotonic() - began)
+
+
+def describe(error: BaseException) -> str:
+    """Return what an experiment that broke off died of, and where if that is not in its words."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(error, VmError) or error.__traceback__ is None:
+        return what
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{what} ({Path(last.filename).name}, line {last.lineno})"
+
+
+def _broken(experiment: Experiment, seen: str) -> Check:
+    return Check(experiment.name, False, "the experiment runs to its end", seen)
+
+
+async def _clear(lab: Laboratory) -> None:
+    for machine in list(lab.host.machines.values()):
+        await lab.host.end(machine)
+    for snapshot in lab.host.store.ids():
+        await lab.host.remove(snapshot)

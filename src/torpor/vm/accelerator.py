@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
@@ -73,16 +74,15 @@ async def qemu_version() -> tuple[int, int, int]:
         program, "--version", stdout=asyncio.subprocess.PIPE
     )
     output, _ = await process.communicate()
-    words = output.decode().split()
-    with contextlib.suppress(ValueError, IndexError):
-        numbers = [int(part) for part in words[words.index("version") + 1].split(".")[:3]]
-        version = (numbers[0], numbers[1], numbers[2] if len(numbers) > 2 else 0)
-        if version >= (7, 2, 0):
-            return version
+    said = re.search(rb"version (\d+)\.(\d+)(?:\.(\d+))?", output)
+    if said is None:
+        raise HostError(f"{program} does not tell its version: {output[:200]!r}.")
+    version = (int(said[1]), int(said[2]), int(said[3] or 0))
+    if version < (7, 2, 0):
         raise HostError(
             f"QEMU {'.'.join(map(str, version))} is too old.", todo="Install QEMU 7.2 or newer."
         )
-    raise HostError(f"{program} does not tell its version: {output.decode()[:200]!r}.")
+    return version
 
 
 async def probe(
@@ -94,7 +94,13 @@ async def probe(
     returns None if it runs, else why not.
     """
     version = await qemu_version()
-    key = {"boot_id": host_boot_id(), "qemu": list(version), "uid": os.geteuid()}
+    key = {
+        "boot_id": host_boot_id(),
+        "qemu": list(version),
+        "uid": os.geteuid(),
+        # So that a module that was loaded, or a right that was given, is noticed at once.
+        "kvm_opens": os.access("/dev/kvm", os.R_OK | os.W_OK),
+    }
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads(verdicts.read_text())
         if kept["key"] == key:
@@ -147,15 +153,15 @@ async def _boot_with_kvm(kernel: Path) -> str | None:
             while data := await process.stdout.read(4096):
                 seen += data
                 if b"Linux version" in seen:
-                    process.kill()
                     return None
     except TimeoutError:
-        process.kill()
         return (
             f"KVM did not run the guest kernel to its first line in {KVM_LIMIT:g} s,"
             " though /dev/kvm opens (nested hosts do that)."
         )
     finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
         await process.wait()
     last = seen.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no output"]
     return f"QEMU ended under KVM: {last[0]}"

@@ -1,5 +1,6 @@
 """What the guest agent does for us, as plain calls over a channel."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
@@ -104,7 +105,11 @@ class GuestAgent:
     async def run(self, *argv: str, **options: Any) -> Result:
         """Run a command to its end; ``options`` are those of :class:`Command`."""
         running = await self.start(Command(argv, **options))
-        out, err = await running.collect()
+        try:
+            out, err = await running.collect()
+        except asyncio.CancelledError:
+            running.detach()  # it runs on, and must not wait for somebody to read
+            raise
         assert running.exit is not None
         return Result(running.exit, out, err)
 

@@ -107,6 +107,10 @@ class Channel:
             await self._open.wait()
         if self._lost is not None:
             raise self._lost
+        payload = wire.document({"op": op} | (document or {}), blob)
+        if len(payload) > wire.MAX_BODY:  # the agent would drop it, and we would wait
+            size = f"{len(payload)} bytes"
+            raise GuestError("E2BIG", f"a request of {size} does not fit into a frame")
         number = next(self._numbers)
         reply: asyncio.Future[tuple[dict[str, Any], bytes]] = (
             asyncio.get_running_loop().create_future()
@@ -114,11 +118,7 @@ class Channel:
         self._replies[number] = reply
         self._idle.clear()
         try:
-            self._write(
-                wire.encode(
-                    Kind.REQUEST, number, wire.document({"op": op} | (document or {}), blob)
-                )
-            )
+            self._write(wire.encode(Kind.REQUEST, number, payload))
             async with asyncio.timeout(limit):
                 answer, data = await reply
         except TimeoutError:
@@ -135,6 +135,13 @@ class Channel:
         if error is not None:
             raise GuestError("EPROTO", f"the agent refused {op!r} and did not say why")
         return answer, data
+
+    def tell(self, op: str, document: dict[str, Any]) -> None:
+        """Ask the agent for ``op`` and do not wait for its answer. Does nothing once the channel is
+        lost."""
+        if self._lost is None:
+            payload = wire.document({"op": op} | document)
+            self._write(wire.encode(Kind.REQUEST, next(self._numbers), payload))
 
     @asynccontextmanager
     async def quiet(self, limit: float) -> AsyncIterator[None]:

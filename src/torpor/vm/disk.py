@@ -43,6 +43,11 @@ async def create_layer(file: Path, size: int) -> None:
         os.close(fd)
 
 
+async def is_empty_layer(file: Path, size: int) -> bool:
+    """Whether nothing was ever written to a layer: it grows with the first cluster that is."""
+    return file.stat().st_size <= len(await _empty_layer(size))
+
+
 async def _empty_layer(size: int) -> bytes:
     # An empty image depends on its size only, so qemu-img (30 ms) runs once for each.
     kept = _empty_layers().get(size)
@@ -102,7 +107,7 @@ def chain_nodes(
             "driver": layer.format,
             "node-name": node_name(layer),
             "read-only": True,
-            "file": {"driver": "file", "filename": f"/dev/fdset/{fdset}", "read-only": True},
+            "file": _file(fdset) | {"read-only": True},
         }
         if layer.format == "qcow2":
             node["backing"] = below
@@ -118,12 +123,19 @@ def layer_node(layer: Layer, fdset: int) -> dict[str, Any]:
         "driver": "qcow2",
         "node-name": node_name(layer),
         "discard": "unmap",
-        "file": {"driver": "file", "filename": f"/dev/fdset/{fdset}", "discard": "unmap"},
+        "file": _file(fdset) | {"discard": "unmap"},
         "backing": None,
     }
 
 
 def raw_node(name: str, fdset: int) -> str:
     """Return the node of a read-only raw image."""
-    file = {"driver": "file", "filename": f"/dev/fdset/{fdset}", "read-only": True}
+    file = _file(fdset) | {"read-only": True}
     return json.dumps({"driver": "raw", "node-name": name, "read-only": True, "file": file})
+
+
+def _file(fdset: int) -> dict[str, Any]:
+    # No locks: who writes which layer is settled by the host. QEMU's locks would belong to the open
+    # file, which the descriptor set keeps open, so a machine that was forked would keep its lock
+    # for writing on a layer that its children read, and they could not start.
+    return {"driver": "file", "filename": f"/dev/fdset/{fdset}", "locking": "off"}

@@ -78,6 +78,7 @@ class Exec:
         self._hold = hold
         self._channel: Channel | None = None
         self._stream = 0
+        self._attached = False
         self._acked = seq
         self._arrived: deque[Output | Gap] = deque()
         self._arrived_seq = seq
@@ -109,10 +110,21 @@ class Exec:
     async def attach(self, channel: Channel) -> None:
         """Go on following the command where we were, perhaps on another machine's channel.
 
-        Raises :exc:`GuestError` (ENOENT) if that machine does not know the command.
+        Raises :exc:`GuestError`: ENOENT if that machine does not know the command, ESTALE if it
+        comes from a snapshot from before the command had come as far as we have seen it come.
         """
         self._leave()
         await self._open("exec.attach", channel, {"id": self.id})
+
+    def detach(self) -> None:
+        """Stop following: the command runs on, its output is kept in the machine, and it no longer
+        waits for us. Whoever stops reading before the end does this, or the command may wait for
+        ever. After :meth:`attach` it goes on where :meth:`output` was.
+        """
+        if self._channel is not None:
+            self._channel.tell("exec.detach", {"stream": self._stream})
+        self._leave()
+        self._fail(ChannelLostError(f"Command {self.id} is not followed any more."))
 
     async def _open(self, op: str, channel: Channel, wanted: dict[str, Any]) -> None:
         self._failed = None
@@ -130,11 +142,13 @@ class Exec:
         try:
             answer, _ = await channel.request(op, wanted | follow)
             self._check(answer)
-        except BaseException:
-            channel.close_stream(self._stream)
+            self.pid = answer["pid"]
+            self._resend_stdin(answer["stdin_seq"])
+        except BaseException as error:
+            self.detach()
+            if isinstance(error, VmError):
+                self._fail(error)
             raise
-        self.pid = answer["pid"]
-        self._resend_stdin(answer["stdin_seq"])
 
     def _check(self, answer: dict[str, Any]) -> None:
         for name in ("pid", "stdin_seq", "end"):
@@ -145,6 +159,10 @@ class Exec:
                 "ESTALE",
                 f"command {self.id} stands at an earlier point in this machine than where we are;"
                 " follow it anew from there",
+            )
+        if answer["stdin_seq"] > self._stdin_sent and self._stdin_unacked:
+            raise GuestError(
+                "ESTALE", f"command {self.id} has taken input of another client instead of ours"
             )
 
     # Output
@@ -193,7 +211,7 @@ class Exec:
     def _take(self, frame: Frame) -> None:
         try:
             self._take_checked(frame)
-        except (WireError, KeyError, TypeError, ValueError) as error:
+        except (WireError, KeyError, TypeError, ValueError, OverflowError) as error:
             self._leave()
             self._fail(ChannelLostError(f"The guest broke the stream of {self.id}: {error}."))
         self._news.set()
@@ -241,40 +259,54 @@ class Exec:
         if self._channel is not None:
             self._channel.close_stream(self._stream)
             self._channel = None
+        self._attached = False
 
     # Input
+
+    @property
+    def written(self) -> int:
+        """How many bytes of input :meth:`write` has accepted since the command's start."""
+        return self._stdin_sent
 
     async def write(self, data: bytes) -> None:
         """Give ``data`` to the command's standard input; returns when it is under way.
 
-        Waits while :data:`WINDOW` bytes are not yet taken. What is under way when the channel is
-        lost is sent again at the next :meth:`attach`, so nothing is lost or doubled.
+        Waits while :data:`WINDOW` bytes are not yet taken. What was accepted (see :attr:`written`)
+        and is under way when the channel is lost is sent again at the next :meth:`attach`, so
+        nothing is lost or doubled. Raises :exc:`GuestError` (EPIPE) once the command has ended.
         """
         for start in range(0, len(data), wire.MAX_CHUNK):
             piece = data[start : start + wire.MAX_CHUNK]
-            while self._stdin_sent - self._stdin_acked + len(piece) > WINDOW:
-                if self.exit is not None:
-                    raise GuestError("EPIPE", f"command {self.id} has ended")
-                if self._failed is not None:
-                    raise self._failed
-                self._stdin_room.clear()
-                await self._stdin_room.wait()
+            await self._input_room(len(piece))
             self._stdin_unacked.append(piece)
             self._send_stdin(piece)
+
+    async def _input_room(self, size: int) -> None:
+        while True:
+            if self.exit is not None:
+                raise GuestError("EPIPE", f"command {self.id} has ended")
+            if self._stdin_sent - self._stdin_acked + size <= WINDOW:
+                return
+            if self._failed is not None:
+                raise self._failed
+            self._stdin_room.clear()
+            await self._stdin_room.wait()
 
     async def close_stdin(self) -> None:
         """Tell the command that its input ends here."""
         self._stdin_closed = True
         self._send_stdin_end()
 
+    # What is given while there is no channel, or none yet, goes with the rest when there is one.
+
     def _send_stdin(self, piece: bytes) -> None:
         seq = self._stdin_sent
         self._stdin_sent += len(piece)
-        if self._channel is not None and self._failed is None:
+        if self._channel is not None and self._attached and self._failed is None:
             self._channel.send(Kind.CHUNK, self._stream, wire.chunk(seq, 0, piece))
 
     def _send_stdin_end(self) -> None:
-        if self._channel is not None and self._failed is None:
+        if self._channel is not None and self._attached and self._failed is None:
             end = wire.document({"bytes": self._stdin_sent})
             self._channel.send(Kind.END, self._stream, end)
 
@@ -289,10 +321,12 @@ class Exec:
         self._stdin_room.set()
 
     def _resend_stdin(self, taken: int) -> None:
-        with contextlib.suppress(WireError):
-            self._take_stdin_ack(taken)
+        if taken > self._stdin_sent:  # another client's input: ours comes after it
+            self._stdin_acked = self._stdin_sent = taken
+        self._take_stdin_ack(taken)
         pieces = list(self._stdin_unacked)
         self._stdin_sent = self._stdin_acked
+        self._attached = True
         for piece in pieces:
             self._send_stdin(piece)
         if self._stdin_closed:

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torpor.vm.disk import run_qemu_img
+from torpor.vm.disk import Layer, run_qemu_img
 from torpor.vm.errors import VmError
+from torpor.vm.manifest import Manifest
+from torpor.vm.store import Store, stored_bytes
 
 DEPTH = 8
 """Layers over the image up to which a chain is left as it is."""
@@ -43,6 +45,26 @@ def mergeable(sizes: Sequence[int]) -> int:
         total += sizes[-count - 1]
         count += 1
     return count
+
+
+async def shorten(store: Store, found: Manifest, name: str) -> tuple[Layer, ...]:
+    """Return the chain of a snapshot's disk, with its top layers merged if it has become deep.
+
+    The merged layer, if there is one, is the layer ``name`` of the store. Raises :exc:`VmError`.
+    """
+    files = [store.layer(layer) for layer in found.disk[1:]]
+    count = mergeable([stored_bytes([file]) for file in files])
+    if not count:
+        return found.disk
+    merged = Layer(name, "qcow2", found.disk[-1].size)
+    target = store.root / "layers" / merged.file_name
+    try:
+        await merge(files[-count:], target)
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+    target.chmod(0o600)
+    return (*found.disk[:-count], merged)
 
 
 async def merge(layers: Sequence[Path], target: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Literal
 from torpor.vm import base, manifest
 from torpor.vm.accelerator import host_boot_id
 from torpor.vm.delta import write_delta
-from torpor.vm.disk import Layer, create_layer
+from torpor.vm.disk import Layer, create_layer, is_empty_layer
 from torpor.vm.errors import ChannelLostError, FreezeError, MachineDiedError, VmError
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import Manifest, Memory
@@ -118,7 +118,7 @@ async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
                     await new.save_devices()
                     # 5. The pages that the guest has written.
                     await new.save_memory()
-                    # 6. The top layer becomes part of the snapshot.
+                    # 6. The top layer becomes part of the snapshot, unless nothing is in it.
                     if wanted.then == "stop":
                         clock.mark("commit")
                         made = await new.commit_and_end()
@@ -146,6 +146,7 @@ class _New:
         self._next_top: Layer | None = None
         self.top_file = machine.directory / self._record.top.file_name
         self._objects: dict[str, Path] = {}
+        self._disk: tuple[Layer, ...] = ()
 
     async def prepare(self) -> None:
         """Do what needs no stopped machine: choose memory's form, copy the old base, make a
@@ -211,6 +212,8 @@ class _New:
     async def change_layers(self) -> None:
         """Put a new layer over the top one, which thereby never changes again."""
         assert self._next_top is not None
+        if await self.find_top():
+            return
         kept = self._store.root / "layers" / self._record.top.file_name
         os.link(self.top_file, kept)
         with ExitStack() as opened:
@@ -220,6 +223,14 @@ class _New:
             await self._machine.qmp.put_layer((fds[0], fds[1]), self._next_top, DISK)
         self._machine.promote_top(self._next_top)
         self.top_file = kept
+
+    async def find_top(self) -> bool:
+        """Say whether the top layer is empty, and so no part of the snapshot."""
+        top = self._record.top
+        self._disk = (*self._record.layers, top)
+        if await is_empty_layer(self.top_file, top.size):
+            self._disk = self._record.layers
+        return self._disk == self._record.layers
 
     def commit(self) -> Manifest:
         """Make the snapshot visible."""
@@ -239,7 +250,8 @@ class _New:
         """
         self._machine.update(ending=self._wanted.id)
         try:
-            self._objects[f"layers/{self._record.top.file_name}"] = self.top_file
+            if not await self.find_top():
+                self._objects[f"layers/{self._record.top.file_name}"] = self.top_file
             made = self.commit()
         except BaseException:
             self._machine.update(ending=None)
@@ -255,7 +267,9 @@ class _New:
             memory = Memory(self._base, delta=self._memory == "delta")
         own = [file for file in self._partial.iterdir() if file.name != "memory.base"]
         sizes = {file.name: file.stat().st_size for file in own}
-        sizes[f"layers/{record.top.file_name}"] = self.top_file.stat().st_size
+        if record.top in self._disk:
+            own.append(self.top_file)
+            sizes[f"layers/{record.top.file_name}"] = self.top_file.stat().st_size
         return Manifest(
             version=manifest.VERSION,
             id=self._wanted.id,
@@ -270,10 +284,10 @@ class _New:
             guest_boot_id=record.guest_boot_id,
             host_boot_id=host_boot_id(),
             memory=memory,
-            disk=(*record.layers, record.top),
+            disk=self._disk,
             tools=record.tools,
             sizes=sizes,
-            stored_bytes=stored_bytes([*own, *self._objects.values(), self.top_file]),
+            stored_bytes=stored_bytes([*own, *self._objects.values()]),
             allocated_bytes=record.shape.memory_bytes + record.top.size,
             labels=self._wanted.labels,
         )

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,7 +22,8 @@ from torpor.vm.agent import Identity
 from torpor.vm.bases import OpenBases
 from torpor.vm.disk import Layer, node_name
 from torpor.vm.errors import HostError, SnapshotError, VmError
-from torpor.vm.freeze import Frozen, Wanted, freeze
+from torpor.vm.flatten import DEPTH, shorten
+from torpor.vm.freeze import Frozen, Wanted, freeze, new_id
 from torpor.vm.jail import PROGRAMS, Jail, pick_uid
 from torpor.vm.launch import Boot
 from torpor.vm.machine import RECORD, Machine
@@ -33,6 +34,8 @@ from torpor.vm.store import Collected, Store
 from torpor.vm.thaw import BootWanted, Site, boot, thaw
 
 ADOPT_LIMIT = 15.0
+DEEPEST = DEPTH + 4
+"""Layers of a disk from which on a thaw waits until the snapshot's chain has been shortened."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class Host:
         found = await asyncio.to_thread(self.store.verify, snapshot)
         wanted = BootWanted(
             found.shape,
-            found.disk,
+            self.store.disk(found),
             found.tools,
             found.guest,
             kernel,
@@ -127,6 +130,8 @@ class Host:
 
         Raises :exc:`VmError`, and leaves nothing behind then.
         """
+        if snapshot in self._committing and len(self.store.manifest(snapshot).disk) > DEEPEST:
+            await self.durable(snapshot)
         return self._enter(await thaw(self._site, snapshot, identity, self._uid()))
 
     async def freeze(self, machine: Machine, wanted: Wanted) -> Frozen:
@@ -144,7 +149,11 @@ class Host:
         return frozen
 
     async def _make_durable(self, snapshot: str) -> None:
-        await asyncio.to_thread(self.store.make_durable, snapshot)
+        found = self.store.manifest(snapshot)
+        name = new_id()
+        with self.store.pin(f"layers/{name}.qcow2"):
+            disk = await shorten(self.store, found, name)
+            await asyncio.to_thread(self.store.make_durable, snapshot, disk)
 
     async def durable(self, snapshot: str) -> None:
         """Return when a snapshot survives a power cut. Raises :exc:`SnapshotError` or OSError."""
@@ -152,7 +161,7 @@ class Host:
         if task is not None:
             await asyncio.shield(task)
         elif not self.store.durable(snapshot):
-            await asyncio.to_thread(self.store.make_durable, snapshot)
+            await self._make_durable(snapshot)
 
     async def fork(self, machine: Machine, count: int) -> "Forked":
         """Make ``count`` new machines out of one that runs on.
@@ -185,8 +194,7 @@ class Host:
 
     def collect(self) -> Collected:
         """Remove what neither a snapshot nor a machine reaches."""
-        used = [name for machine in self.machines.values() for name in machine.record.uses()]
-        return self.store.collect(used)
+        return self.store.collect([name for record in self._records() for name in record.uses()])
 
     # Machines
 
@@ -205,12 +213,13 @@ class Host:
         shutil.rmtree(machine.directory, ignore_errors=True)
 
     def _uid(self) -> int:
-        records = (entry / RECORD for entry in self._site.directory.iterdir())
-        taken = []
-        for record in records:
+        return pick_uid(record.uid for record in self._records())
+
+    def _records(self) -> Iterator[MachineRecord]:
+        """Yield the records of all machines, those that are only being started too."""
+        for entry in self._site.directory.iterdir():
             with contextlib.suppress(VmError, OSError):
-                taken.append(documents.read(MachineRecord, record).uid)
-        return pick_uid(taken)
+                yield documents.read(MachineRecord, entry / RECORD)
 
     def processes(self) -> list[int]:
         """Return the QEMU processes of this host's directory, found by name, known or not."""
@@ -227,11 +236,8 @@ class Host:
         for snapshot in self.store.ids():
             if not self.store.durable(snapshot):
                 with contextlib.suppress(SnapshotError, OSError):
-                    await asyncio.to_thread(self._finish_durable, snapshot)
-
-    def _finish_durable(self, snapshot: str) -> None:
-        self.store.verify(snapshot)
-        self.store.make_durable(snapshot)
+                    await asyncio.to_thread(self.store.verify, snapshot)
+                    await self._make_durable(snapshot)
 
     async def _recover_machine(self, directory: Path) -> Recovered:
         try:

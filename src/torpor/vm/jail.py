@@ -104,10 +104,14 @@ async def detect() -> Jail:
         os.close(writer)
     if why:
         missing.append(f"namespaces: {why}")
-    help_text = await _output("qemu-system-x86_64", "-sandbox", "help")
-    seccomp = "not enabled" not in help_text and "no option" not in help_text.lower()
-    if not seccomp:
-        missing.append("QEMU's sandbox: this QEMU was built without seccomp")
+    seccomp = False
+    if shutil.which(QEMU) is None:
+        missing.append(f"QEMU's sandbox: the program {QEMU} (package qemu-system-x86) is missing")
+    else:
+        help_text = await _output(QEMU, "-sandbox", "help")
+        seccomp = "not enabled" not in help_text and "no option" not in help_text.lower()
+        if not seccomp:
+            missing.append("QEMU's sandbox: this QEMU was built without seccomp")
     return Jail(own_user, not why, seccomp, tuple(missing))
 
 

@@ -68,12 +68,14 @@ class Manifest:
 class Sums:
     """The SHA-256 sums of everything that a snapshot needs, by path in the store.
 
-    Written last, after all of it was forced to disk: a snapshot with sums is durable.
+    Written last, after all of it was forced to disk: a snapshot with sums is durable. ``disk`` is
+    the chain to use from now on: that of the manifest, or a shorter one that reads the same.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     files: dict[str, str]
+    disk: tuple[Layer, ...]
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,8 @@ BOOT_ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t nowatchdog in
 
 TOP_MODES = (os.O_RDWR, os.O_RDONLY)
 """How the writable layer is opened, both for the same set of descriptors: when a new layer comes
-over it, QEMU opens it again read-only and drops its lock for writing. A set without such a
-descriptor would make it keep that lock without a word (``block/file-posix.c``,
-``raw_reconfigure_getfd``), and no other machine could then use the layer."""
+over it, QEMU opens it again read-only. Without a descriptor for that it would go on with the
+writable one, and say nothing (``block/file-posix.c``, ``raw_reconfigure_getfd``)."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,7 @@ class Descriptors:
     """The open descriptors that QEMU inherits; it works on nothing else.
 
     ``monitor``, ``agent`` and ``console`` are listening sockets. ``top`` is opened in both of
-    :data:`TOP_MODES`. ``memory`` is the base, or None
-    for memory that comes from nowhere.
+    :data:`TOP_MODES`. ``memory`` is the base, or None for memory that comes from nowhere.
     """
 
     memory: int | None

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,7 @@ class Store:
         self._also = also
         self._verified: dict[tuple[int, ...], str] = {}
         self._building: set[str] = set()
+        self._pinned: set[str] = set()
         for part in ("snapshots", "bases", "layers"):
             (root / part).mkdir(parents=True, exist_ok=True)
         root.chmod(0o700)
@@ -154,10 +156,11 @@ class Store:
         shutil.rmtree(partial, ignore_errors=True)
         self._building.discard(partial.name.removeprefix(_PARTIAL))
 
-    def make_durable(self, snapshot: str) -> Sums:
+    def make_durable(self, snapshot: str, disk: tuple[Layer, ...] | None = None) -> Sums:
         """Force a snapshot to disk and write its sums. Blocks for as long as the disk takes.
 
-        Raises :exc:`SnapshotError` and OSError.
+        ``disk`` is a shorter chain that is to take the place of the manifest's. Raises
+        :exc:`SnapshotError` and OSError.
         """
         directory = self._own_directory(snapshot)
         if directory is None:
@@ -168,7 +171,8 @@ class Store:
         _check_boot(found)
         known = self._inherited_sums(found)
         sums: dict[str, str] = {}
-        for name, file in self._needed(found):
+        disk = disk or found.disk
+        for name, file in self._needed(found, disk):
             if name in known:
                 sums[name] = known[name]
                 continue
@@ -178,7 +182,7 @@ class Store:
                     sums[name] = self._digest(opened.fileno())
             except FileNotFoundError as error:
                 raise _damaged(snapshot, name, _why(error)) from None
-        result = Sums(sums)
+        result = Sums(sums, disk)
         new = directory / f".{SUMS}"
         new.write_bytes(documents.write(result))
         _fsync(new)
@@ -201,7 +205,32 @@ class Store:
             return {}
         return {name: value for name, value in parent.files.items() if "/" in name}
 
-    def _needed(self, found: Manifest) -> Iterator[tuple[str, Path]]:
+    def disk(self, found: Manifest) -> tuple[Layer, ...]:
+        """Return the layers of a snapshot's disk, bottom first, as they are to be used now.
+
+        Raises :exc:`SnapshotError`.
+        """
+        try:
+            return documents.read(Sums, self.directory(found.id) / SUMS).disk
+        except FileNotFoundError:
+            return found.disk
+        except OSError as error:
+            raise _damaged(found.id, SUMS, _why(error)) from None
+
+    def pin(self, name: str) -> AbstractContextManager[None]:
+        """Keep :meth:`collect` from removing a file that nothing reaches yet."""
+
+        @contextlib.contextmanager
+        def pinned() -> Iterator[None]:
+            self._pinned.add(name)
+            try:
+                yield
+            finally:
+                self._pinned.discard(name)
+
+        return pinned()
+
+    def _needed(self, found: Manifest, disk: tuple[Layer, ...]) -> Iterator[tuple[str, Path]]:
         directory = self.directory(found.id)
         yield MANIFEST, directory / MANIFEST
         if found.memory is not None:
@@ -209,7 +238,7 @@ class Store:
             if found.memory.delta:
                 yield DELTA, directory / DELTA
             yield f"bases/{found.memory.base}.mem", self.base(found.memory.base)
-        for layer in (*found.disk, found.tools):
+        for layer in (*disk, found.tools):
             yield f"layers/{layer.file_name}", self.layer(layer)
 
     # Verifying
@@ -232,7 +261,7 @@ class Store:
         sizes = dict(found.sizes)
         if found.memory is not None:
             sizes[f"bases/{found.memory.base}.mem"] = found.shape.memory_bytes
-        for name, file in self._needed(found):
+        for name, file in self._needed(found, self.disk(found)):
             if sums is not None and name not in sums:
                 raise _damaged(snapshot, SUMS, f"has no sum of {name}")
             wanted = sums[name] if sums is not None else None
@@ -288,16 +317,17 @@ class Store:
                 freed += stored_bytes(entry.rglob("*"))
                 names.append(entry.name)
                 shutil.rmtree(entry)
-        reached = set(used)
+        reached = set(used) | self._pinned
         for snapshot in self.ids():
             try:
                 found = self.manifest(snapshot)
+                disk = self.disk(found)
             except (SnapshotError, OSError):
                 return Collected(tuple(names), freed)
-            reached.update(name for name in reachable(found))
+            reached.update(reachable(found, disk))
         for part in ("bases", "layers"):
             for file in (self.root / part).iterdir():
-                if f"{part}/{file.name}" not in reached:
+                if f"{part}/{file.name}" not in reached and not file.is_dir():
                     freed += stored_bytes([file])
                     names.append(f"{part}/{file.name}")
                     file.unlink()
@@ -336,11 +366,11 @@ def _check_boot(found: Manifest) -> None:
         )
 
 
-def reachable(found: Manifest) -> Iterator[str]:
-    """Yield the store paths of the bases and layers that a snapshot needs."""
+def reachable(found: Manifest, disk: Iterable[Layer]) -> Iterator[str]:
+    """Yield the store paths of the bases and layers that a snapshot with this disk needs."""
     if found.memory is not None:
         yield f"bases/{found.memory.base}.mem"
-    for layer in (*found.disk, found.tools):
+    for layer in (*disk, found.tools):
         yield f"layers/{layer.file_name}"
 
 

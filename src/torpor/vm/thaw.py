@@ -78,6 +78,8 @@ async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -
         record = _record_of(found, site, uid, base_fd)
         # 1. QEMU, stopped: memory mapped from the base, an empty layer over the disk.
         async with _launched(site, record, base_fd, None) as machine:
+            # From its record on, what the machine needs is kept. So it must still have been there.
+            site.store.directory(snapshot)
             moments.append(time.monotonic())
             # 2. The pages in which the machine differed from its base.
             mapping = guest_mapping(machine)
@@ -168,8 +170,8 @@ def _record_of(found: Manifest, site: Site, uid: int, base_fd: int) -> MachineRe
         guest=found.guest,
         base=found.memory.base,
         memory_file=(status.st_dev, status.st_ino),
-        layers=found.disk,
-        top=_new_top(found.disk),
+        layers=(disk := site.store.disk(found)),
+        top=_new_top(disk),
         tools=found.tools,
         snapshot=found.id,
         generation=found.generation,

@@ -8,7 +8,7 @@ from torpor.lab.pauses import pause
 from torpor.lab.probes import Process, ask, find_process, read_lines, start_probe, until
 from torpor.vm import Machine
 
-DIRECTORY = "/root/lab/boot-identity"
+DIRECTORY = "/srv/lab/boot-identity"
 CYCLES = 3
 
 

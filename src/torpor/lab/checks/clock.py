@@ -13,7 +13,7 @@ from torpor.lab.pauses import pause
 from torpor.lab.probes import ask, read_lines, start_probe, until
 from torpor.vm import Host, Identity, Machine
 
-DIRECTORY = "/root/lab/clock"
+DIRECTORY = "/srv/lab/clock"
 LIMIT_MS = 50.0
 HOUR_NS = 3_600_000_000_000
 MOVES = {

@@ -14,7 +14,7 @@ from torpor.vm import Machine
 CYCLES = 20
 LONG_PAUSE = 6.0
 """Seconds of the one long pause; the others are as short as freeze and thaw are."""
-SLOW, FAST = "/root/lab/slow.log", "/root/lab/fast.log"
+SLOW, FAST = "/srv/lab/slow.log", "/srv/lab/fast.log"
 _DAY = 86_400
 
 

@@ -12,7 +12,7 @@ from torpor.lab.pauses import pause
 from torpor.lab.probes import Probe, ask, read_lines, start_probe, until
 from torpor.vm import Identity, Machine, Wanted
 
-LEDGER, COMMITS = "/root/lab/ledger", "/root/lab/commits"
+LEDGER, COMMITS = "/srv/lab/ledger", "/srv/lab/commits"
 CYCLES = 5
 WORK = 0.7
 """Seconds of work between two pauses."""
@@ -74,8 +74,9 @@ async def run(lab: Laboratory) -> list[Check]:
         Check(
             "databases-files-only-disk",
             disk.clean,
-            "e2fsck -fy on a copy of that disk ends with 0 or 1, then -fn with 0",
-            f"{disk.repairing}, then {disk.looking}",
+            "e2fsck -fy on a copy of that disk ends with 0 or 1 and has nothing to repair, then -fn "
+            "with 0",
+            str(disk),
         ),
     ]
 

@@ -8,7 +8,7 @@ from torpor.lab.laboratory import Laboratory
 from torpor.lab.pauses import pause
 from torpor.vm import Machine
 
-DIRECTORY = "/root/lab/files"
+DIRECTORY = "/srv/lab/files"
 CYCLES = 10
 SIZES = (0, 1, 4095, 70_001, 300_000)
 """Bytes of the files that are written before each freeze."""

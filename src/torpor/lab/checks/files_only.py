@@ -10,7 +10,7 @@ from torpor.lab.probes import put_program, run_program
 from torpor.vm import Identity, Machine, Wanted
 
 NAME = "files-only"
-DIRECTORY = "/root/agent"
+DIRECTORY = "/srv/agent"
 TURNS = 40
 OF_AN_AGENT = ("state.db", "agent.log", "pending-interactions.json")
 
@@ -63,8 +63,9 @@ async def run(lab: Laboratory) -> list[Check]:
         Check(
             f"{NAME}-disk-check",
             disk.clean,
-            "e2fsck -fy on a copy of the disk ends with 0 or 1, then -fn with 0",
-            f"{disk.repairing}, then {disk.looking}",
+            "e2fsck -fy on a copy of the disk ends with 0 or 1 and has nothing to repair, then -fn "
+            "with 0",
+            str(disk),
         ),
     ]
 

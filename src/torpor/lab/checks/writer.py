@@ -8,7 +8,7 @@ from torpor.lab.laboratory import Laboratory
 from torpor.lab.pauses import pause
 from torpor.lab.probes import ask, read_lines, start_probe, until
 
-DIRECTORY = "/root/lab/writer"
+DIRECTORY = "/srv/lab/writer"
 CYCLES = 5
 
 

@@ -1,0 +1,147 @@
+"""Real builds into the shared cache, and a boot of what they made with a stub for an agent."""
+
+import asyncio
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from torpor.images import GuestParts, Image, Recipe, debian_image, guest_parts, parts, silent
+from torpor.settings import default_places
+
+pytestmark = pytest.mark.machine
+
+BOOT_LIMIT_S = 180  # 4 s on a quiet host
+STUB = Path(__file__).with_name("stub_agent.py")
+
+
+@pytest.fixture(scope="module")
+def cache() -> Path:
+    return default_places().cache
+
+
+@pytest.fixture(scope="module")
+def image(cache: Path) -> Image:
+    return asyncio.run(debian_image(cache, Recipe(), silent))
+
+
+@pytest.fixture(scope="module")
+def real_parts(cache: Path) -> GuestParts:
+    return asyncio.run(guest_parts(cache, silent))
+
+
+@pytest.fixture
+def stub_parts(
+    cache: Path, real_parts: GuestParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> GuestParts:
+    """Parts whose tools disk has the stub; all else is that of the shared cache."""
+    for kind in ("guest-packages", "guest-runtime", "kernel"):
+        (tmp_path / kind).symlink_to(cache / kind)
+    site = {
+        "__main__.py": parts.MAIN,
+        "torpor/__init__.py": b"",
+        "torpor/guest/__init__.py": b"",
+        "torpor/guest/agent.py": STUB.read_bytes(),
+    }
+    monkeypatch.setattr(parts, "agent_source", lambda: site)
+    return asyncio.run(guest_parts(tmp_path, silent))
+
+
+def boot(guest: GuestParts, disks: dict[str, tuple[Path, str, bool]]) -> str:
+    """Boot under emulation until the machine ends; returns its console.
+
+    `disks`: serial to path, format, read-only.
+    """
+    khz = re.search(r"^bogomips\s*: (\d+)", Path("/proc/cpuinfo").read_text(), re.M)
+    assert khz is not None
+    append = (
+        "console=ttyS0 quiet loglevel=4 panic=-1 tsc=reliable"
+        f" tsc_early_khz={int(khz[1]) // 2 * 1000} nowatchdog"
+    )
+    command = ["qemu-system-x86_64", "-M", "microvm,x-option-roms=on,acpi=on,pit=on,pic=on,rtc=on"]
+    command += ["-accel", "tcg,thread=multi", "-cpu", "max", "-m", "512", "-smp", "2"]
+    command += ["-nodefaults", "-no-user-config", "-nographic", "-no-reboot", "-serial", "stdio"]
+    command += ["-kernel", str(guest.kernel), "-initrd", str(guest.initramfs), "-append", append]
+    for serial, (path, form, read_only) in disks.items():
+        node = {
+            "driver": form,
+            "node-name": serial,
+            "read-only": read_only,
+            "file": {"driver": "file", "filename": str(path), "locking": "off"},
+        }
+        command += ["-blockdev", json.dumps(node)]
+        command += ["-device", f"virtio-blk-device,drive={serial},serial={serial}"]
+    ended = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=BOOT_LIMIT_S, check=False
+    )
+    return ended.stdout.decode(errors="replace") + ended.stderr.decode(errors="replace")
+
+
+def layer_over(image: Image, path: Path) -> Path:
+    subprocess.run(
+        ["qemu-img", "create", "-q", "-f", "qcow2", "-b", image.root, "-F", "raw", path], check=True
+    )
+    return path
+
+
+def test_file_systems_are_clean(image: Image, real_parts: GuestParts) -> None:
+    for path in (image.root, real_parts.tools):
+        checked = subprocess.run(["/sbin/e2fsck", "-fn", path], capture_output=True, check=False)
+        assert checked.returncode == 0, checked.stdout
+
+
+def test_second_call_finds_everything_in_the_cache(cache: Path, image: Image) -> None:
+    async def again() -> None:
+        async with asyncio.timeout(2):
+            assert await debian_image(cache, Recipe(), lambda step: pytest.fail(str(step))) == image
+
+    asyncio.run(again())
+
+
+def test_pid_1_prepares_the_machine_and_outlives_what_users_do(
+    image: Image, stub_parts: GuestParts, tmp_path: Path
+) -> None:
+    # The root disk second: the kernel's vda must not be what decides.
+    console = boot(
+        stub_parts,
+        {
+            "torpor-tools": (stub_parts.tools, "raw", True),
+            "torpor-root": (layer_over(image, tmp_path / "root.qcow2"), "qcow2", False),
+        },
+    )
+    found = re.search(r"^FACTS (.*?)\r?$", console, re.M)
+    assert found, console
+    facts = json.loads(found[1])
+    assert facts == {
+        "cgroup": "/agent",
+        "controllers": ["cpu", "cpuset", "io", "memory", "pids"],
+        "user_cgroup_is_at_sys_fs_cgroup": True,
+        "hostname": "torpor",
+        "machine_id_digits": 32,
+        "loopback": True,
+        "module_loaded_on_open": True,
+        "shared_memory": True,
+        "stdin_link": True,
+        "tmp_mode": "0o1777",
+        "run_mode": "0o755",
+        "tools_writable": False,
+        "unreaped_orphans": 0,
+        "ignored_signals": [],
+    }
+    assert "torpor: the agent ended with status 3; starting it again" in console
+    assert "STARTED AGAIN" in console
+    assert "Power down" in console
+    assert "panic" not in console
+
+
+def test_machine_without_its_tools_disk_says_so_and_ends(
+    image: Image, real_parts: GuestParts, tmp_path: Path
+) -> None:
+    console = boot(
+        real_parts,
+        {"torpor-root": (layer_over(image, tmp_path / "root.qcow2"), "qcow2", False)},
+    )
+    assert "torpor: no disk with the serial torpor-tools" in console
+    assert "Kernel panic" in console

@@ -1,0 +1,152 @@
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torpor.vm import manifest as documents
+from torpor.vm.accelerator import Accelerator
+from torpor.vm.disk import Layer
+from torpor.vm.errors import SnapshotError
+from torpor.vm.manifest import GuestVersions, MachineRecord, Manifest, Sums
+from torpor.vm.processes import ProcessId
+from torpor.vm.shape import Shape
+
+bounded = settings(
+    max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+TOP = Layer("top", "qcow2", 1)
+
+
+@pytest.fixture
+def record() -> MachineRecord:
+    return MachineRecord(
+        version=1,
+        id="machine",
+        name="torpor-1-machine",
+        process=ProcessId(17, 4711),
+        uid=0x7000_0000,
+        shape=Shape(2, 64),
+        accelerator=Accelerator("tcg", "because", (7, 2, 0), "qemu-max"),
+        guest=GuestVersions("6.1", "digest"),
+        base="base",
+        memory_file=(3, 4),
+        layers=(Layer("root", "raw", 1),),
+        top=TOP,
+        tools=Layer("tools", "raw", 1),
+        snapshot="snapshot",
+        generation=2,
+        guest_boot_id="boot",
+    )
+
+
+@bounded
+@given(
+    labels=st.dictionaries(
+        st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8"))
+    ),
+    sizes=st.dictionaries(st.text(st.characters(codec="utf-8")), st.integers(0, 2**63)),
+    generation=st.integers(0, 2**63),
+    parent=st.none() | st.text(st.characters(codec="utf-8")),
+)
+def test_a_manifest_comes_back_as_it_was(
+    some_manifest: Manifest,
+    labels: dict[str, str],
+    sizes: dict[str, int],
+    generation: int,
+    parent: str | None,
+) -> None:
+    for memory in (some_manifest.memory, None):
+        wanted = replace(
+            some_manifest,
+            labels=labels,
+            sizes=sizes,
+            generation=generation,
+            parent=parent,
+            memory=memory,
+        )
+        assert documents.parse(Manifest, documents.write(wanted), "manifest.json") == wanted
+
+
+def test_a_record_and_sums_come_back_as_they_were(record: MachineRecord, tmp_path: Path) -> None:
+    file = tmp_path / "machine.json"
+    for each in (record, replace(record, process=None, base=None, snapshot=None, ready=True)):
+        file.write_bytes(documents.write(each))
+        assert documents.read(MachineRecord, file) == each
+    sums = Sums({"manifest.json": "ab" * 32}, (TOP,))
+    assert documents.parse(Sums, documents.write(sums), "sums.json") == sums
+
+
+def test_a_record_names_all_that_its_machine_needs(record: MachineRecord) -> None:
+    assert list(record.uses()) == [
+        "bases/base.mem", "layers/root.raw", "layers/top.qcow2", "layers/tools.raw",
+    ]  # fmt: skip
+    assert "bases/base.mem" not in list(replace(record, base=None).uses())
+
+
+def changed(some_manifest: Manifest, **changes: Any) -> bytes:
+    return json.dumps(json.loads(documents.write(some_manifest)) | changes).encode()
+
+
+def refusal(text: bytes) -> str:
+    with pytest.raises(SnapshotError) as error:
+        documents.parse(Manifest, text, "manifest.json")
+    return str(error.value)
+
+
+def test_each_field_is_needed_and_no_other_is_taken(some_manifest: Manifest) -> None:
+    whole = json.loads(documents.write(some_manifest))
+    assert set(whole) == {field.name for field in fields(Manifest)}
+    for name in whole:
+        less = {key: value for key, value in whole.items() if key != name}
+        assert name in refusal(json.dumps(less).encode())
+    assert "surprise" in refusal(changed(some_manifest, surprise=1))
+    assert "shape.surprise" in refusal(
+        changed(some_manifest, shape={"vcpus": 1, "memory_mib": 1, "surprise": 1})
+    )
+
+
+@pytest.mark.parametrize("version", [0, 2, -1, "1", None, [1], 1.5])
+def test_another_version_is_refused_before_anything_else_is_read(
+    some_manifest: Manifest, version: object
+) -> None:
+    said = refusal(changed(some_manifest, version=version, surprise=1))
+    assert f"version {version!r}" in said
+    assert "surprise" not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"", b"{", b"\0" * 100, b"\xff\xfe", b"null", b"[]", b"7", b'"text"', b"{}", b"[" * 100_000,
+        b'{"a":' * 100_000, b'{"version": NaN}', b'{"version": 1e999}',
+        b'{"version": ' + b"9" * 5000 + b"}", b'{"id": "\\ud800"}',
+    ],
+    ids=range(15),
+)  # fmt: skip
+def test_what_is_no_manifest_is_one_kind_of_error(text: bytes) -> None:
+    assert refusal(text).startswith("manifest.json ")
+
+
+@bounded
+@given(place=st.integers(0, 10_000), flip=st.integers(1, 255))
+def test_a_damaged_byte_is_refused_or_read_as_something_of_the_same_form(
+    some_manifest: Manifest, place: int, flip: int
+) -> None:
+    text = bytearray(documents.write(some_manifest))
+    text[place % len(text)] ^= flip
+    try:
+        found = documents.parse(Manifest, bytes(text), "manifest.json")
+    except SnapshotError:
+        return
+    assert isinstance(found.shape, Shape)
+    assert all(layer.format in ("raw", "qcow2") for layer in found.disk)
+
+
+@pytest.mark.parametrize("text", [b'{"files": {}}', b'{"files": {"a": 1}, "disk": []}', b"{"])
+def test_sums_that_are_none_are_refused(text: bytes) -> None:
+    with pytest.raises(SnapshotError, match=r"sums\.json is damaged"):
+        documents.parse(Sums, text, "sums.json")
