@@ -75,6 +75,8 @@ class Exec:
         self.pid: int | None = None
         self.received = seq
         self.exit: Exit | None = None
+        """How the command ended, once all of its output has been read."""
+        self._ended: Exit | None = None
         self._hold = hold
         self._channel: Channel | None = None
         self._stream = 0
@@ -128,6 +130,7 @@ class Exec:
 
     async def _open(self, op: str, channel: Channel, wanted: dict[str, Any]) -> None:
         self._failed = None
+        self._ended = None
         self._channel = channel
         self._arrived_seq = self.received
         self._arrived.clear()
@@ -179,7 +182,8 @@ class Exec:
                 self.received = item.end if isinstance(item, Gap) else item.seq + len(item.data)
                 self._ack(at_once=isinstance(item, Gap))
                 yield item
-            if self.exit is not None:
+            if self._ended is not None:
+                self.exit = self._ended
                 return
             if self._failed is not None:
                 raise self._failed
@@ -244,7 +248,7 @@ class Exec:
             if end_of["bytes"] != self._arrived_seq:
                 raise WireError("the end comes before the last byte")
             code, signal = end_of["exit"], end_of["signal"]
-            self.exit = Exit(
+            self._ended = Exit(
                 None if code is None else int(code), None if signal is None else int(signal)
             )
             self._leave()
@@ -283,7 +287,7 @@ class Exec:
 
     async def _input_room(self, size: int) -> None:
         while True:
-            if self.exit is not None:
+            if self._ended is not None:
                 raise GuestError("EPIPE", f"command {self.id} has ended")
             if self._stdin_sent - self._stdin_acked + size <= WINDOW:
                 return

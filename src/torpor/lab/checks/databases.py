@@ -74,8 +74,8 @@ async def run(lab: Laboratory) -> list[Check]:
         Check(
             "databases-files-only-disk",
             disk.clean,
-            "e2fsck -fy on a copy of that disk ends with 0 or 1 and has nothing to repair, then -fn "
-            "with 0",
+            "e2fsck -fy on a copy of that disk ends with 0 or 1 and has nothing to repair, then "
+            "-fn with 0",
             str(disk),
         ),
     ]

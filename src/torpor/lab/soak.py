@@ -1,0 +1,104 @@
+"""The proofs that take long: many kills, and streams that go on through many freezes."""
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from torpor.images import Report, Step
+from torpor.lab.check import Check
+from torpor.lab.kills import kills
+from torpor.lab.laboratory import Laboratory, laboratory
+from torpor.settings import Places
+from torpor.vm import Command, Exec, Host, Machine, Output, Wanted
+
+LINES = """
+n=0
+while [ $n -lt %d ]; do n=$((n+1)); echo "line $n of a long stream of lines"; done
+"""
+"""As fast as the guest can: tens of thousands of lines a minute under emulation."""
+
+
+async def soak(places: Places, kill_count: int, minutes: float, report: Report) -> list[Check]:
+    """Kill the program ``kill_count`` times, then stream for ``minutes``; return the checks."""
+    checks: list[Check] = []
+    async with laboratory(places, report) as lab:
+        checks.append(await _killed(lab, places, kill_count, report))
+        checks.append(await _streamed(lab, minutes, report))
+    return checks
+
+
+async def _killed(lab: Laboratory, places: Places, count: int, report: Report) -> Check:
+    home = Path(tempfile.mkdtemp(prefix="soak-", dir=places.home))
+    faults = []
+    done = 0
+    try:
+        async for check in kills(lab.maker, home, count, seed=time.time_ns()):
+            done += 1
+            report(Step("kills", done, count, "kills"))
+            if not check.ok:
+                faults.append(f"{check.name}: {check.seen}")
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    return Check(
+        "kills",
+        not faults,
+        f"after each of {count} kills the newest state goes on and nothing is left behind",
+        "; ".join(faults[:5]) or f"{done} of {count} kills went well",
+    )
+
+
+async def _streamed(lab: Laboratory, minutes: float, report: Report) -> Check:
+    """Freeze and thaw a machine while a stream is open, again and again; compare every byte."""
+    machine = await lab.machine("soak")
+    began = time.monotonic()
+    freezes = received = 0
+    fault = ""
+    while not fault and time.monotonic() - began < minutes * 60:
+        count = 20_000
+        running = await machine.agent.start(Command(["/bin/sh", "-c", LINES % count]))
+        wanted = b"".join(b"line %d of a long stream of lines\n" % n for n in range(1, count + 1))
+        got = bytearray()
+        while running.exit is None:
+            await _read_for(running, got, 0.7)
+            if running.exit is None:
+                machine = await _cycle(lab.host, machine, stop=freezes % 2 == 0)
+                await running.attach(machine.agent.channel)
+                freezes += 1
+        received += len(got)
+        if got != wanted:
+            fault = f"{len(got)} of {len(wanted)} bytes, the first wrong one {_first(got, wanted)}"
+        report(Step("streams", int(time.monotonic() - began), int(minutes * 60), "seconds"))
+    await lab.host.end(machine)
+    return Check(
+        "streams",
+        not fault,
+        "every byte of a stream arrives once and in order, however often it is frozen",
+        fault or f"{received} bytes through {freezes} freezes",
+    )
+
+
+async def _read_for(running: Exec, got: bytearray, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    async for item in running.output():
+        if not isinstance(item, Output):
+            raise RuntimeError(f"a gap in a stream that is held: {item}")
+        got += item.data
+        if time.monotonic() > until:
+            return
+
+
+async def _cycle(host: Host, machine: Machine, *, stop: bool) -> Machine:
+    frozen = await host.freeze(machine, Wanted("stop" if stop else "run"))
+    snapshot = frozen.manifest.id
+    if stop:
+        machine = await host.thaw(snapshot)
+    for old in host.store.ids():
+        if old != snapshot:
+            await host.remove(old)
+    return machine
+
+
+def _first(got: bytearray, wanted: bytes) -> int:
+    pairs = zip(got, wanted, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(got), len(wanted)))
