@@ -65,11 +65,13 @@ def test_a_place_below_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_only_abandoned_laboratories_are_left_behind(tmp_path: Path) -> None:
-    for name in ("lab-used", "lab-dead", "lab-new", "other"):
+    for name in ("lab-used", "lab-dead", "lab-new", "soak-1", "other"):
         (tmp_path / name).mkdir()
-    for name in ("lab-used", "lab-dead", "other"):
+    for name in ("lab-used", "lab-dead", "soak-1", "other"):
         (tmp_path / name / "host.lock").touch()
-    with open(tmp_path / "lab-used/host.lock") as lock:
+    dead, used, soak = (tmp_path / name for name in ("lab-dead", "lab-used", "soak-1"))
+    with open(used / "host.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert leftovers(tmp_path) == [tmp_path / "lab-dead"]
+        assert leftovers(tmp_path) == [dead]  # the soak may be the laboratory's
+    assert leftovers(tmp_path) == [dead, used, soak]
     assert leftovers(tmp_path / "nowhere") == []

@@ -15,7 +15,7 @@ LONG = "the very same process goes on from where it stood, with everything that 
 def printed(width: int, *checks: Check) -> str:
     text = io.StringIO()
     out = Console(file=text, width=width, highlight=False)
-    print_checks(out, "counter (1.0 s)", "Counts.", checks)
+    print_checks(out, "counter", "Counts.", checks, 1.0)
     return text.getvalue()
 
 
@@ -25,6 +25,13 @@ def test_a_table_keeps_to_its_width_and_loses_nothing(width: int) -> None:
     assert max(map(len, said.splitlines())) <= width
     words = said.split()
     assert all(words.count(word) >= 2 for word in LONG.split())
+
+
+def test_a_check_is_not_called_after_its_experiment_twice() -> None:
+    said = printed(80, Check("counter-goes-on", True, "a", "b"), Check("other", True, "a", "b"))
+    assert "counter-goes-on" not in said
+    assert "goes-on" in said
+    assert "other" in said
 
 
 def test_what_was_seen_is_not_taken_for_markup() -> None:

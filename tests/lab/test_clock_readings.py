@@ -29,6 +29,14 @@ def test_a_reading_that_was_interrupted_fits_anywhere_within() -> None:
     assert not stamps(600 * MS + NEW, took=80 * MS).fits_new()
 
 
+def test_a_freeze_in_the_middle_of_a_reading_does_not_make_its_timestamp_later() -> None:
+    # The wall clock was read at 600 ms, right after `before`; then came a freeze of 500 ms.
+    old = (600 * MS, 600 * MS + OLD, 1100 * MS)
+    new = (1101 * MS, 1101 * MS + NEW, 1101 * MS)
+    seen = Stamps(old, new, OLD, NEW)
+    assert (seen.last_old_at, seen.first_new_at) == (600 * MS, 1101 * MS)
+
+
 def test_what_is_not_known_counts_as_error() -> None:
     assert Error(30 * MS, 10 * MS).at_most_ms == 40
     assert Error(-45 * MS, 10 * MS).at_most_ms > LIMIT_MS

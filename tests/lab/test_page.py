@@ -37,6 +37,12 @@ def test_the_page_names_its_host_and_every_figure() -> None:
     assert page.endswith("|\n")
 
 
+@pytest.mark.parametrize(("load", "told"), [(0.4, False), (1.0, False), (5.0, True)])
+def test_the_page_says_that_the_host_was_busy(load: float, told: bool) -> None:
+    page = performance_page(Results({"cores": 2, "load_at_start": load}, RESULTS.rows))
+    assert ("busy with other work" in page) == told
+
+
 def test_the_page_leaves_out_what_was_not_measured() -> None:
     page = performance_page(without("exec_roundtrip", "full_save"))
     tables = page[page.index("## What was measured") :]

@@ -95,7 +95,7 @@ def jail(found: Jail | None, problem: str, *, root: bool) -> list[Finding]:
         _part(
             "user of its own",
             active=found.own_user,
-            seen="each machine's QEMU runs under a user id of its own, above 1879048192",
+            seen="each machine's QEMU runs under a user id of its own",
             why=missing.get("a user of its own", ""),
             todo="Install util-linux."
             if root

@@ -30,7 +30,7 @@ JSON = Annotated[
 def prepare() -> None:
     """Make what machines start from, if it is not there: kernel, default image, golden snapshot.
 
-    Minutes and about 2 GB the first time, then about a second. Also ends the machines of earlier
+    Minutes and about 2 GB the first time, then about a second. Also ends what runs on of earlier
     commands that were killed.
     """
     run(_prepare(writable_places()))
@@ -118,13 +118,13 @@ async def _proof(
             names = iter([*(each.name for each in wanted), ""])
             shown.report(Step(next(names)))
             async for outcome in prove(lab, wanted):
-                shown.abandon()
+                shown.abandon(erase=True)
                 checks += outcome.checks
                 if show:
-                    title = f"{outcome.experiment.name} ({outcome.seconds:.1f} s)"
-                    print_checks(out, title, outcome.experiment.story, outcome.checks)
-                if name := next(names):
-                    shown.report(Step(name))
+                    name, story = outcome.experiment.name, outcome.experiment.story
+                    print_checks(out, name, story, outcome.checks, outcome.seconds)
+                if following := next(names):
+                    shown.report(Step(following))
     if show:
         print_verdict(out, checks, time.monotonic() - began)
     return checks
@@ -155,12 +155,12 @@ def bench(
     if write is not None:
         _made(write.parent, "--write")
     results = run(_bench(writable_places(), runs, rows))
-    if write is not None:
-        run(_written(results, write))
     if as_json:
         print_json(results_json(results))
     else:
         _show(results)
+    if write is not None:  # last: what was measured shall not be lost with a file
+        run(_written(results, write))
 
 
 async def _bench(places: "Places", runs: int, rows: Sequence[str] | None) -> "Results":
@@ -206,8 +206,9 @@ def spec(
     checks = held(results)
     if not as_json:
         out = console()
-        print_checks(out, "specification", "Each promise is held against a median.", checks)
-        print_verdict(out, checks, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        print_checks(out, "spec", "Each promise is held against a median.", checks, seconds)
+        print_verdict(out, checks, seconds)
     _end_with(checks, as_json=as_json, **results_json(results))
 
 
@@ -215,11 +216,11 @@ def spec(
 def soak(
     kills: Annotated[int, typer.Option(min=0, help="Kill the program this many times.")] = 200,
     minutes: Annotated[
-        float, typer.Option(min=0, help="Freeze and thaw for this long, besides.")
+        float, typer.Option(min=0, help="Then follow a stream through freezes for so long.")
     ] = 60.0,
     as_json: JSON = False,
 ) -> None:
-    """Kill the program at random moments, and freeze and thaw for hours; nothing may be lost.
+    """Kill the program at random moments, freeze and thaw for hours; nothing may be lost.
 
     Exit status 1 if one check fails.
     """
@@ -236,9 +237,9 @@ async def _soak(places: "Places", kills: int, minutes: float, *, show: bool) -> 
     with Shown() as shown:
         checks = list(await made(places, kills, minutes, shown.report))
     if show:
-        out = console()
-        print_checks(out, "soak", "", checks)
-        print_verdict(out, checks, time.monotonic() - began)
+        out, seconds = console(), time.monotonic() - began
+        print_checks(out, "soak", "", checks, seconds)
+        print_verdict(out, checks, seconds)
     return checks
 
 

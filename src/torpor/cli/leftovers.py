@@ -5,6 +5,7 @@ import fcntl
 import os
 import shutil
 from pathlib import Path
+from typing import Literal
 
 from torpor.images import Maker
 from torpor.vm import Host
@@ -13,26 +14,30 @@ from torpor.vm import Host
 def leftovers(home: Path) -> list[Path]:
     """Return the directories of laboratories in ``home`` that no program has open any more.
 
-    One without a lock is just being made, and is not among them.
+    One without a lock is just being made, and is not among them. A soak, while its laboratory is
+    open, lets go of its second directory now and then.
     """
     try:
-        return [lab for lab in sorted(home.glob("lab-*")) if _abandoned(lab / "host.lock")]
+        labs, soaks = sorted(home.glob("lab-*")), sorted(home.glob("soak-*"))
     except OSError:
         return []
+    if any(_lock_of(lab) == "held" for lab in labs):
+        soaks = []
+    return [each for each in labs + soaks if _lock_of(each) == "free"]
 
 
-def _abandoned(lock: Path) -> bool:
+def _lock_of(directory: Path) -> Literal["missing", "free", "held"]:
     try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(directory / "host.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return False
+        return "missing"
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
+        return "held"
     finally:
         os.close(fd)
-    return True
+    return "free"
 
 
 async def end(lab: Path, maker: Maker) -> None:

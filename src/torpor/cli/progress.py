@@ -57,9 +57,10 @@ class Shown:
             self._progress = None
         self._name = ""
 
-    def abandon(self) -> None:
-        """Stop showing, the last step as unfinished as it is."""
+    def abandon(self, *, erase: bool = False) -> None:
+        """Stop showing, the last step as unfinished as it is, or nothing left of it."""
         if self._progress is not None:
+            self._progress.live.transient = erase
             self._progress.stop()
             self._progress = None
         self._task = None

@@ -75,9 +75,14 @@ def _many(count: int, one: str, more: str) -> str:
     return f"{count} {one if count == 1 else more}"
 
 
-def print_checks(out: Console, title: str, story: str, checks: Iterable["Check"]) -> None:
-    """Print the checks of one experiment under its title and what it does."""
-    out.print(Text(title, style="bold"))
+def print_checks(
+    out: Console, experiment: str, story: str, checks: Iterable["Check"], seconds: float
+) -> None:
+    """Print the checks of one experiment under its name and what it does.
+
+    Where a check's name begins with the experiment's, the rest of it is enough.
+    """
+    out.print(Text.assemble((experiment, "bold"), f"  {seconds:.1f} s"))
     if story:
         out.print(Padding(Text(story), (0, 0, 0, 2)))
     # The same columns for every experiment, so that the eye can run down them.
@@ -92,7 +97,8 @@ def print_checks(out: Console, title: str, story: str, checks: Iterable["Check"]
     for check in checks:
         mark_text = MARKS["ok" if check.ok else "failed"]
         style = "" if check.ok else "red"
-        table.add_row(mark_text, Text(check.name), Text(check.expected), Text(check.seen, style))
+        name_text = Text(check.name.removeprefix(f"{experiment}-"))
+        table.add_row(mark_text, name_text, Text(check.expected), Text(check.seen, style))
     out.print(Padding(table, (0, 0, 1, 2)))
 
 

@@ -141,6 +141,7 @@ class Elsewhere:
 _AGENTS = "DigitalOcean Managed Agents"
 _MODAL = "Modal VM sandboxes"
 _CUBE = "CubeSandbox, bare metal"
+_UNSAID = " (not said whether returned or ready)"
 ELSEWHERE = (
     Elsewhere("create: call returned", "create_returned", "2.4-3.1 s", _MODAL),
     Elsewhere("create: ready", "create_ready", "15.97 s", f"{_AGENTS}, small size"),
@@ -152,12 +153,19 @@ ELSEWHERE = (
     Elsewhere("resume: call returned", "resume_returned", "1.05-2.24 s (restore)", _MODAL),
     Elsewhere("resume: ready", "resume_ready", "0.305 s", f"{_AGENTS}, the vendor's own figure"),
     Elsewhere("resume: ready", "resume_ready", "4.4, 5.1 s (restore)", _MODAL),
-    Elsewhere("checkpoint: call returned", "checkpoint_returned", "25.25 s", _AGENTS),
-    Elsewhere("checkpoint: call returned", "checkpoint_returned", "6.3, 7.2, 10.7 s", _MODAL),
+    Elsewhere("checkpoint: call returned", "checkpoint_returned", f"25.25 s{_UNSAID}", _AGENTS),
+    Elsewhere(
+        "checkpoint: call returned", "checkpoint_returned", f"6.3, 7.2, 10.7 s{_UNSAID}", _MODAL
+    ),
     Elsewhere("snapshot of the files", "files_snapshot", "1.18 s", _MODAL),
-    Elsewhere("create from files: ready", "files_create_ready", "0.56 s", _MODAL),
-    Elsewhere("fork, 2 children: ready", "fork_2_ready", "30.98 s", _AGENTS),
-    Elsewhere("fork, 10 children: ready", "fork_10_ready", "0.101 s for 100", "forkd, bare metal"),
+    Elsewhere("create from files: ready", "files_create_ready", f"0.56 s{_UNSAID}", _MODAL),
+    Elsewhere("fork, 2 children: ready", "fork_2_ready", f"30.98 s{_UNSAID}", _AGENTS),
+    Elsewhere(
+        "fork, 10 children: ready",
+        "fork_10_ready",
+        f"0.101 s for 100{_UNSAID}",
+        "forkd, bare metal",
+    ),
     Elsewhere("exec round trip", "exec_roundtrip", "0.189 s", _AGENTS),
     Elsewhere("exec round trip", "exec_roundtrip", "about 0.079 s", "Fly.io Sprites, reckoned"),
     Elsewhere(
@@ -167,4 +175,5 @@ ELSEWHERE = (
         "Firecracker, its specification",
     ),
 )
-"""Each figure says whether the call had returned or the machine was ready; the two differ."""
+"""An API that has returned is not a machine that is ready: each says which of the two it is, as far
+as that is known."""

@@ -38,19 +38,24 @@ async def kill_once(maker: Maker, home: Path, delay: float, heard: Heard) -> Non
     )
     assert process.stdout is not None
     assert process.stderr is not None
-    async with asyncio.timeout(LIMIT):
-        line = await process.stdout.readline()
-        if not line:
-            raise VmError(
-                f"The victim died by itself: {(await process.stderr.read()).decode()[-3000:]}"
-            )
-        hear(line, heard)
-        await asyncio.sleep(delay)
-        process.kill()
-        for line in (await process.stdout.read()).splitlines():
+    try:
+        async with asyncio.timeout(LIMIT):
+            line = await process.stdout.readline()
+            if not line:
+                raise VmError(
+                    f"The victim died by itself: {(await process.stderr.read()).decode()[-3000:]}"
+                )
             hear(line, heard)
-        await process.stderr.read()
-        await process.wait()
+            await asyncio.sleep(delay)
+            process.kill()
+            for line in (await process.stdout.read()).splitlines():
+                hear(line, heard)
+            await process.stderr.read()
+            await process.wait()
+    finally:
+        if process.returncode is None:  # we were interrupted: it must not work on without us
+            process.kill()
+            await process.wait()
 
 
 def hear(line: bytes, heard: Heard) -> None:

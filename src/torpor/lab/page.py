@@ -25,8 +25,8 @@ run on one host:
   lies close to the slowest.
 - **Returned** is when a call has come back, **ready** is when the guest agent has acknowledged the
   wake steps: random numbers, wall clock and identity are right, and the user's processes run. In
-  Torpor a call that starts a machine returns only when it is ready, so the two differ by a few
-  microseconds of bookkeeping; both are measured all the same. `_first_exec` goes one step further:
+  Torpor a call that starts a machine returns only when it is ready, so the two differ by a little
+  bookkeeping; both are measured all the same. `_first_exec` goes one step further:
   a new process has run.
 - **`_64mib`** is a machine with 768 MiB touched, of which 64 MiB were written since its base.
 - A freeze has three parts, each a row of its own. Only in the middle one do the vCPUs stand still:
@@ -57,19 +57,19 @@ logarithmic.
 def performance_page(results: Results) -> str:
     """Return the page, in Markdown. It shows :data:`PICTURE` if the figures for it are there."""
     host = _table(("host", ""), ((name, str(value)) for name, value in results.host.items()))
-    parts = [INTRODUCTION.format(host=host)]
+    parts = [INTRODUCTION.format(host=host.rstrip("\n") + _busy(results))]
     parts.append("## What was measured\n\n" + _measured(results.rows))
     if performance_picture(results) is not None:
         parts.append(AGAINST_TOUCHED)
     parts.append("## Beside what one would do without Torpor\n\n" + _without(results))
     parts.append(
         "## Beside other systems\n\nFigures of others are as they were published or measured"
-        " elsewhere, on other hardware: they say what people are used to, not who is faster.\n\n"
+        " elsewhere,\non other hardware: they say what people are used to, not who is faster.\n\n"
         + _elsewhere(results)
     )
     parts.append(
         "## Promises\n\nThe promises about speed in [SPECIFICATION.md](../SPECIFICATION.md),"
-        " checked against the medians above.\n\n" + _promises(results)
+        " checked against the\nmedians above.\n\n" + _promises(results)
     )
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
@@ -94,6 +94,18 @@ def write_performance(results: Results, page: Path) -> None:
     if picture is not None:
         (page.parent / PICTURE).write_text(picture)
     page.write_text(performance_page(results))
+
+
+def _busy(results: Results) -> str:
+    """Return a warning if the host had other work when the run began."""
+    load, cores = results.host.get("load_at_start", 0), results.host.get("cores", 1)
+    if float(load) <= float(cores) / 2:
+        return ""
+    return (
+        f"\n\n**The host was busy with other work when this run began (load {load}): times are"
+        "\nlonger than on a quiet one, and p95 more so. What figures of one run say of each other"
+        " holds.**"
+    )
 
 
 def _over_touched(results: Results, name: str, title: str, colour: str) -> Series:

@@ -13,6 +13,8 @@ from torpor.lab.figures import percentile, shown
 
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 70, 190, 50, 55
+LABEL = 17
+"""The height of a line of text, with its space, as the sizes above in pixels."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def plot(title: str, x_name: str, x_ticks: Sequence[float], series: Sequence[Ser
     ]
     for each in series:
         parts += _draw(axes, each)
+    parts += _labels(axes, series)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -95,9 +98,22 @@ def _draw(axes: _Axes, series: Series) -> list[str]:
     for (x, y), (_, found) in zip(medians, series.points, strict=True):
         parts.append(_line(x, axes.y(min(found)), x, axes.y(max(found)), series.colour))
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{series.colour}"/>')
-    x, y = medians[-1]
-    last = shown(percentile(series.points[-1][1], 50), "s")
-    parts.append(_text(x + 12, y + 4, f"{series.name}, {last}", colour=series.colour))
+    return parts
+
+
+def _labels(axes: _Axes, series: Sequence[Series]) -> list[str]:
+    """Write name and last median beside the last point of each series, none over another."""
+    ends = []
+    for each in series:
+        x, found = each.points[-1]
+        last = percentile(found, 50)
+        ends.append((axes.y(last) + 4, axes.x(x) + 12, each, last))
+    parts = []
+    free = 0.0
+    for y, x, each, last in sorted(ends, key=lambda end: end[0]):
+        y = max(y, free)
+        free = y + LABEL
+        parts.append(_text(x, y, f"{each.name}, {shown(last, 's')}", colour=each.colour))
     return parts
 
 

@@ -5,14 +5,21 @@
     layers/<id>.<fmt>   disk layers
 
 Everything is written elsewhere and renamed into place, never changed, and removed when nothing
-reaches it any more. A snapshot exists when its directory has its final name. A store can look into
-another one (golden snapshots, shared by many) for bases and layers; it never writes there.
+reaches it any more. A snapshot exists when its directory has its final name.
+
+A store can thaw from another one (golden snapshots, shared by many, in a cache); it never writes
+there, and takes a hard link to each base and layer that it uses, so that it stays whole when the
+cache is cleared.
 """
 
 import contextlib
+import errno
 import os
 import re
+import secrets
 import shutil
+import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,7 +27,7 @@ from pathlib import Path
 
 from torpor.vm import manifest as documents
 from torpor.vm.accelerator import host_boot_id
-from torpor.vm.base import digest_base
+from torpor.vm.base import copy_base, digest_base
 from torpor.vm.disk import Layer
 from torpor.vm.errors import SnapshotError
 from torpor.vm.manifest import Manifest, Sums
@@ -97,6 +104,28 @@ class Store:
     def layer(self, layer: Layer) -> Path:
         """Return the file of a disk layer. Raises :exc:`SnapshotError` if it is missing."""
         return self._object(f"layers/{layer.file_name}")
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Make sure that bases and layers (store paths) are in this store and not only in the
+        other.
+
+        Hard links where both are on one file system, else copies. Raises :exc:`SnapshotError` if
+        one is missing, and OSError.
+        """
+        for name in names:
+            place = self.root / name
+            if place.exists():
+                continue
+            found = self._object(name)
+            new = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+            try:
+                os.link(found, new)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                copy_base(found, new)
+                new.chmod(found.stat().st_mode & 0o777)
+            new.rename(place)
 
     def _object(self, name: str) -> Path:
         file_name = name.partition("/")[2]
@@ -283,7 +312,7 @@ class Store:
 
     def _digest(self, fd: int) -> str:
         s = os.fstat(fd)
-        key = (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+        key = (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns)  # ctime changes with each hard link
         if key not in self._verified:
             self._verified[key] = digest_base(fd)
         return self._verified[key]
@@ -314,7 +343,7 @@ class Store:
                 entry.name.removeprefix(_PARTIAL) not in under_way
             )
             if unfinished or entry.name.startswith(_TRASH):
-                freed += stored_bytes(entry.rglob("*"))
+                freed += unshared_bytes(entry.rglob("*"))
                 names.append(entry.name)
                 shutil.rmtree(entry)
         reached = set(used) | self._pinned
@@ -328,14 +357,17 @@ class Store:
         for part in ("bases", "layers"):
             for file in (self.root / part).iterdir():
                 if f"{part}/{file.name}" not in reached and not file.is_dir():
-                    freed += stored_bytes([file])
+                    freed += unshared_bytes([file])
                     names.append(f"{part}/{file.name}")
                     file.unlink()
         return Collected(tuple(names), freed)
 
     def stored_bytes(self) -> int:
-        """Return what this store takes on disk, in bytes; sparse files count as what they hold."""
-        return stored_bytes(self.root.rglob("*"))
+        """Return what would be free if this store were removed, in bytes.
+
+        Sparse files count as what they hold; what is shared with another store does not count.
+        """
+        return unshared_bytes(self.root.rglob("*"))
 
 
 def _unknown(snapshot: str) -> SnapshotError:
@@ -376,13 +408,27 @@ def reachable(found: Manifest, disk: Iterable[Layer]) -> Iterator[str]:
 
 def stored_bytes(files: Iterable[Path]) -> int:
     """Return the bytes that files take on disk, each inode once."""
-    total = 0
-    seen = set()
+    inodes = {}
     for file in files:
         with contextlib.suppress(FileNotFoundError):
             status = file.lstat()
-            if file.is_file() and (status.st_dev, status.st_ino) not in seen:
-                seen.add((status.st_dev, status.st_ino))
+            if stat.S_ISREG(status.st_mode):
+                inodes[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(inodes.values())
+
+
+def unshared_bytes(files: Iterable[Path]) -> int:
+    """Return the bytes on disk that would be free without ``files``: those of no other hard
+    link."""
+    links: Counter[tuple[int, int]] = Counter()
+    total = 0
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            status = file.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            links[status.st_dev, status.st_ino] += 1
+            if links[status.st_dev, status.st_ino] == status.st_nlink:
                 total += status.st_blocks * 512
     return total
 

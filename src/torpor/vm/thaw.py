@@ -28,7 +28,7 @@ from torpor.vm.machine import Machine, ThawTimes, write_record
 from torpor.vm.manifest import GuestVersions, MachineRecord, Manifest
 from torpor.vm.pages import written_runs
 from torpor.vm.shape import Shape
-from torpor.vm.store import DELTA, DEVICES, Store
+from torpor.vm.store import DELTA, DEVICES, Store, reachable
 
 WAKE_LIMIT = 30.0
 LOAD_LIMIT = 30.0
@@ -74,12 +74,15 @@ async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -
     assert found.memory is not None
     verified = asyncio.create_task(asyncio.to_thread(site.store.verify, snapshot))
     async with _awaited(verified):
+        disk = site.store.disk(found)
+        needed = list(reachable(found, disk))
         base_fd = await site.bases.get(found.memory.base, site.store.base(found.memory.base))
-        record = _record_of(found, site, uid, base_fd)
+        record = _record_of(found, disk, site, uid, base_fd)
         # 1. QEMU, stopped: memory mapped from the base, an empty layer over the disk.
         async with _launched(site, record, base_fd, None) as machine:
             # From its record on, what the machine needs is kept. So it must still have been there.
             site.store.directory(snapshot)
+            await asyncio.to_thread(site.store.keep, needed)
             moments.append(time.monotonic())
             # 2. The pages in which the machine differed from its base.
             mapping = guest_mapping(machine)
@@ -126,6 +129,8 @@ async def boot(site: Site, wanted: BootWanted, identity: Identity | None, uid: i
             guest_boot_id="",
         )
         async with _launched(site, record, memory, wanted.boot) as started:
+            layers = [f"layers/{layer.file_name}" for layer in (*wanted.disk, wanted.tools)]
+            await asyncio.to_thread(site.store.keep, layers)
             await _wake(started, identity, site, wanted.limit)
             return started
     finally:
@@ -155,7 +160,9 @@ def check_thaws_here(found: Manifest, accelerator: Accelerator) -> None:
         )
 
 
-def _record_of(found: Manifest, site: Site, uid: int, base_fd: int) -> MachineRecord:
+def _record_of(
+    found: Manifest, disk: tuple[Layer, ...], site: Site, uid: int, base_fd: int
+) -> MachineRecord:
     status = os.fstat(base_fd)
     machine = new_id()
     assert found.memory is not None
@@ -170,7 +177,7 @@ def _record_of(found: Manifest, site: Site, uid: int, base_fd: int) -> MachineRe
         guest=found.guest,
         base=found.memory.base,
         memory_file=(status.st_dev, status.st_ino),
-        layers=(disk := site.store.disk(found)),
+        layers=disk,
         top=_new_top(disk),
         tools=found.tools,
         snapshot=found.id,

@@ -64,6 +64,19 @@ class Stamps:
     old_difference: int
     new_difference: int
 
+    @property
+    def last_old_at(self) -> int:
+        """When the last old timestamp was taken, on the monotonic clock.
+
+        Not ``before`` or ``after``: the freeze may come between one of them and the wall clock.
+        """
+        return self.old[1] - self.old_difference
+
+    @property
+    def first_new_at(self) -> int:
+        """When the first new timestamp was taken, on the monotonic clock."""
+        return self.new[1] - self.new_difference
+
     def fits_new(self) -> bool:
         """Whether the first timestamp is of the time that went on, not of one between."""
         before, wall, after = self.new
@@ -97,7 +110,8 @@ async def run(lab: Laboratory) -> list[Check]:
             # The agent spoke for the first time before it set the clock: whoever read the old
             # time after that was running too early.
             woken = machine.agent.welcome.mono_ns
-            if len(found) != 1 or found[0].old[2] > woken or found[0].new[2] < woken:
+            right = len(found) == 1 and found[0].last_old_at < woken < found[0].first_new_at
+            if not right:
                 seen.stale.append(f"pause {number}: {found}, the agent spoke at {woken}")
             if not found[0].fits_new():
                 seen.settings.append(f"pause {number}: {found[0]}")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from torpor.lab.checks import databases
 from torpor.lab.checks.fork import machines_of
 from torpor.lab.disk_check import DiskChecked, check_disk
 from torpor.lab.laboratory import Laboratory
-from torpor.lab.probes import Probe, ask, put_program, run_program, start_probe, until
+from torpor.lab.probes import Probe, ask, run_program, start_probe, until
 from torpor.vm import Machine
 from torpor.vm.base import digest_base
 
@@ -79,8 +78,6 @@ async def run(lab: Laboratory) -> list[Check]:
 
     wrote = await _each(machines, lambda name, machine: _bulk(machine, "write", name))
     read = await _each(machines, lambda name, machine: _bulk(machine, "read", name))
-    mapped = await asyncio.to_thread(_digests_of_memory, list(machines.values()))
-    bases = await asyncio.to_thread(_digests, {base: host.store.base(base) for base in mapped})
 
     await host.end(machines.pop("parent"))
     await host.remove(forked.frozen.manifest.id)
@@ -91,13 +88,15 @@ async def run(lab: Laboratory) -> list[Check]:
     inherited = await _each(orphans, lambda _, machine: _bulk(machine, "read", "child-1"))
     rewrote = await _each(orphans, lambda name, machine: _bulk(machine, "write", name))
     everybody = machines | orphans
+    mapped = await asyncio.to_thread(_digests_of_memory, list(everybody.values()))
+    bases = await asyncio.to_thread(_digests, {base: host.store.base(base) for base in mapped})
     reread = await _each(everybody, lambda name, machine: _bulk(machine, "read", name))
     return [
         *_load_checks(reports, disk),
         _bulk_check(
             "fork-storage-own-data",
-            f"parent and {CHILDREN} forks each write {MIB_EACH} MiB of their own and read them back "
-            "from the disk",
+            f"parent and {CHILDREN} forks each write {MIB_EACH} MiB of their own and read them "
+            "back from the disk",
             wrote,
             read,
         ),
@@ -114,11 +113,10 @@ async def run(lab: Laboratory) -> list[Check]:
 
 
 async def _start_loads(machine: Machine) -> Loads:
-    await put_program(machine, "records.py")
     loads = Loads(
         await start_probe(machine, "ledger.py", databases.LEDGER),
         await start_probe(machine, "commits.sh", databases.COMMITS),
-        await start_probe(machine, "syncing.py", SYNCING),
+        await start_probe(machine, "syncing.py", SYNCING, "write", SYNCING),
     )
 
     async def working() -> bool:
@@ -134,7 +132,7 @@ async def _check_loads(machine: Machine, loads: Loads) -> Report:
     await machine.agent.signal(loads.syncing.exec_id, 9)
     await databases.stop(machine, loads.ledger, loads.commits)
     await machine.agent.shell("sync; echo 3 >/proc/sys/vm/drop_caches")
-    found = json.loads(await run_program(machine, "records.py", f"{SYNCING}/records"))
+    found = json.loads(await run_program(machine, "syncing.py", "check", SYNCING))
     return Report(await databases.check(machine), synced, found["whole"], found["torn"])
 
 
@@ -158,8 +156,8 @@ def _load_checks(reports: Mapping[str, Report], disk: DiskChecked) -> list[Check
         Check(
             "fork-storage-under-load",
             not bad,
-            f"SQLite (WAL), git and a loop of fsync, forked at work: in all {len(reports)} machines "
-            "integrity_check and git fsck ok, every synced record there",
+            f"SQLite (WAL), git and a loop of fsync, forked at work: in all {len(reports)} "
+            "machines integrity_check and git fsck ok, every synced record there",
             "; ".join(bad) or f"all well; the fewest: {least}",
         ),
         Check(
@@ -215,7 +213,7 @@ def _digests_of_memory(machines: Iterable[Machine]) -> dict[str, str]:
 
 def _mapped_file(machine: Machine) -> Path:
     for entry in Path(f"/proc/{machine.pid}/fd").iterdir():
-        status = os.stat(entry)
+        status = entry.stat()
         if (status.st_dev, status.st_ino) == machine.record.memory_file:
             return entry
     raise RuntimeError(f"QEMU of machine {machine.id} does not have its memory's file open")
@@ -242,7 +240,7 @@ def _base_check(
 
 EXPERIMENT = Experiment(
     "fork-storage",
-    "A machine is forked four times in the middle of its work on the disk: each fork has all of it, "
-    "what it writes from then on is its own, and what they all share never changes.",
+    "A machine is forked four times in the middle of its work on the disk: each fork has all of "
+    "it, what it writes from then on is its own, and what they all share never changes.",
     run,
 )

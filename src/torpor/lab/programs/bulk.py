@@ -1,4 +1,4 @@
-"""bulk.py write|read FILE WORD MIB: write a large file whose content follows from WORD, or check it.
+"""bulk.py write|read FILE WORD MIB: write a large file that follows from WORD, or check it.
 
 Writing ends with fsync; reading begins with dropping the page cache, so that it is the disk that
 answers. Tells the number of MiB that were right.

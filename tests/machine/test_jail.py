@@ -1,0 +1,89 @@
+"""QEMU runs in its jail: what `torpor doctor` calls active is seen on the real process."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.machine.conftest import Start
+from torpor.vm import Host, Identity, Machine
+from torpor.vm.jail import FIRST_UID
+
+pytestmark = pytest.mark.machine
+
+
+def status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+async def test_qemu_has_no_rights(start: Start, machine: Machine) -> None:
+    seen = status(machine.pid)
+    jail = start.maker.jail
+    assert jail.missing == () or os.geteuid() != 0
+    assert int(seen["CapEff"], 16) == int(seen["CapBnd"], 16) == 0
+    assert seen["NoNewPrivs"] == "1"
+    if jail.seccomp:
+        assert seen["Seccomp"] == "2"
+    if jail.own_user:
+        uids = {int(uid) for uid in seen["Uid"].split()}
+        assert uids == {machine.record.uid}
+        assert machine.record.uid >= FIRST_UID
+        assert seen["Groups"].strip() == ""
+
+
+async def test_qemu_has_namespaces_of_its_own(machine: Machine) -> None:
+    for kind in ("user", "mnt", "pid", "net", "ipc", "uts"):
+        ours = Path(f"/proc/self/ns/{kind}").readlink()
+        assert Path(f"/proc/{machine.pid}/ns/{kind}").readlink() != ours, kind
+    devices = Path(f"/proc/{machine.pid}/net/dev").read_text().splitlines()[2:]
+    assert [line.split(":")[0].strip() for line in devices] == ["lo"]
+
+
+async def test_two_machines_are_two_users(start: Start, host: Host) -> None:
+    first = await host.thaw(start.golden, Identity.of("one"))
+    second = await host.thaw(start.golden, Identity.of("two"))
+    if start.maker.jail.own_user:
+        assert first.record.uid != second.record.uid
+
+
+async def test_the_jail_shows_no_files_but_the_systems(host: Host, machine: Machine) -> None:
+    root = Path(f"/proc/{machine.pid}/root")
+    seen = {entry.name for entry in root.iterdir()}
+    assert seen <= {"usr", "bin", "lib", "lib32", "lib64", "libx32", "sbin", "etc", "proc", "dev"}
+    assert {entry.name for entry in (root / "etc").iterdir()} <= {"ld.so.cache"}
+    assert not (root / str(host.home).lstrip("/")).exists()
+
+
+async def test_qemu_holds_only_what_it_was_given(host: Host, machine: Machine) -> None:
+    for fd in Path(f"/proc/{machine.pid}/fd").iterdir():
+        target = str(fd.readlink())
+        if target.startswith("/") and not target.startswith(("/dev/", "/memfd:torpor-")):
+            given = {machine.record.top, *machine.record.layers, machine.record.tools}
+            names = {layer.file_name for layer in given} | {"qemu.log"}
+            assert Path(target.removesuffix(" (deleted)")).name in names or "golden" in target
+
+
+async def test_the_jailed_user_can_reach_no_other_machine(host: Host, machine: Machine) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become another user")
+    script = f"""
+import os, sys
+uid = {machine.record.uid}
+os.setgroups([])
+os.setresgid(uid, uid, uid)
+os.setresuid(uid, uid, uid)
+for path in sys.argv[1:]:
+    try:
+        os.listdir(path) if os.path.isdir(path) else open(path, "rb")
+    except PermissionError:
+        continue
+    print(path)
+"""
+    paths = [host.home, host.home / "snapshots", machine.directory, machine.directory / "agent"]
+    command = [sys.executable, "-c", script, *map(str, paths)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    reached, _ = await process.communicate()
+    assert (process.returncode, reached) == (0, b"")

@@ -1,0 +1,183 @@
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torpor.vm.jail import FIRST_UID, UIDS, Jail, detect, pick_uid
+
+WHOLE = Jail(own_user=True, namespaces=True, seccomp=True, missing=())
+
+
+def wrap(jail: Jail, *, kvm: bool = False) -> list[str]:
+    return jail.wrap(["qemu", "-M", "microvm"], uid=FIRST_UID + 7, info_fd=9, kvm=kvm)
+
+
+def after(line: list[str], word: str) -> str:
+    return line[line.index(word) + 1]
+
+
+def test_qemu_is_nobody_in_namespaces_of_its_own_under_a_filter() -> None:
+    line = wrap(WHOLE)
+    user, bubblewrap = line[: line.index("bwrap")], line[line.index("bwrap") :]
+    assert user == [
+        "setpriv", f"--reuid={FIRST_UID + 7}", f"--regid={FIRST_UID + 7}", "--clear-groups",
+        "--no-new-privs", "--",
+    ]  # fmt: skip
+    for kind in ("user", "ipc", "pid", "net", "uts"):
+        assert f"--unshare-{kind}" in bubblewrap
+    assert "--clearenv" in bubblewrap
+    assert after(bubblewrap, "--cap-drop") == "ALL"
+    assert after(bubblewrap, "--info-fd") == "9"
+    jailed = bubblewrap[bubblewrap.index("--") + 1 :]
+    assert jailed[:3] == ["qemu", "-M", "microvm"]
+    sandbox = after(jailed, "-sandbox").split(",")
+    assert sandbox[0] == "on"
+    assert {"obsolete=deny", "elevateprivileges=deny", "spawn=deny", "resourcecontrol=deny"} <= {
+        *sandbox
+    }
+
+
+def test_a_machine_outlives_the_program_that_started_it() -> None:
+    assert "--die-with-parent" not in wrap(WHOLE)
+
+
+def test_only_programs_can_be_seen_and_nothing_can_be_written() -> None:
+    line = wrap(WHOLE)
+    assert [word for word in line if "bind" in word and not word.startswith("--ro-bind")] == []
+    sources = [line[i + 1] for i, word in enumerate(line) if word.startswith("--ro-bind")]
+    for source in sources:
+        assert source.startswith(("/usr", "/bin", "/lib", "/sbin", "/etc/ld.so.cache"))
+
+
+def test_the_device_of_kvm_is_given_only_when_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "/dev/kvm" not in wrap(WHOLE)
+    real = Path.stat
+    tmp_path.joinpath("kvm").touch()
+    monkeypatch.setattr(
+        Path, "stat", lambda p, **k: real(tmp_path / "kvm" if str(p) == "/dev/kvm" else p, **k)
+    )
+    line = wrap(WHOLE, kvm=True)
+    assert after(line, "--dev-bind") == "/dev/kvm"
+    assert f"--groups={(tmp_path / 'kvm').stat().st_gid}" in line
+    assert "--clear-groups" not in line
+
+
+@pytest.mark.parametrize(
+    ("jail", "first", "lacks"),
+    [
+        (Jail(False, True, True, ()), "bwrap", "setpriv"),
+        (Jail(True, False, True, ()), "setpriv", "bwrap"),
+        (Jail(True, True, False, ()), "setpriv", "-sandbox"),
+        (Jail(False, False, False, ()), "qemu", "setpriv"),
+    ],
+)
+def test_what_a_host_does_not_allow_is_left_out(jail: Jail, first: str, lacks: str) -> None:
+    line = wrap(jail)
+    assert line[0] == first
+    assert lacks not in line
+    assert "microvm" in line
+
+
+def test_each_machine_has_a_user_of_its_own() -> None:
+    assert pick_uid([]) == FIRST_UID
+    assert pick_uid([FIRST_UID, FIRST_UID + 1, FIRST_UID + 3, 0, 1000]) == FIRST_UID + 2
+    assert pick_uid(range(FIRST_UID, FIRST_UID + UIDS - 1)) == FIRST_UID + UIDS - 1
+
+
+# Detection
+
+Programs = Callable[..., None]
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """Makes a PATH with these programs alone: links to the host's, or lines of shell."""
+
+    def make(*names: str, **lines: str) -> None:
+        path = tmp_path / "programs"
+        path.mkdir()
+        for name in names:
+            found = shutil.which(name)
+            if found is None:
+                pytest.skip(f"{name} is not installed here")
+            (path / name).symlink_to(found)
+        for name, line in lines.items():
+            program = path / name.replace("_", "-").replace("x86-64", "x86_64")
+            program.write_text(f"#!/bin/sh\n{line}\n")
+            program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(path))
+
+    return make
+
+
+PASSES = 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
+QEMU = "echo '-sandbox on'"
+
+
+async def test_a_host_with_all_programs_has_all_of_the_jail(programs: Programs) -> None:
+    programs("true", setpriv=PASSES, bwrap=PASSES, qemu_system_x86_64=QEMU)
+    found = await detect()
+    assert (found.namespaces, found.seccomp) == (True, True)
+    assert found.own_user == (os.geteuid() == 0)
+    assert len(found.missing) == (os.geteuid() != 0)
+
+
+async def test_a_host_without_any_program_has_none_and_says_why(programs: Programs) -> None:
+    programs()
+    found = await detect()
+    assert (found.own_user, found.namespaces, found.seccomp) == (False, False, False)
+    reasons = " ".join(found.missing)
+    assert len(found.missing) == 3
+    assert "bwrap (package bubblewrap) is missing" in reasons
+    assert "qemu-system-x86_64" in reasons
+    if os.geteuid() == 0:
+        assert "setpriv (package util-linux) is missing" in reasons
+
+
+async def test_a_user_who_is_not_root_has_no_other_user_to_give(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs("true", bwrap=PASSES, qemu_system_x86_64=QEMU)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    found = await detect()
+    assert not found.own_user
+    assert found.namespaces
+    assert found.missing == ("a user of its own: only root can give one; QEMU runs as you",)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (
+            "echo one >&2; echo 'bwrap: No permissions to create new namespace' >&2; exit 1",
+            "No perm",
+        ),
+        ("exit 3", "ended with status 3"),
+    ],
+)
+async def test_namespaces_that_are_not_allowed_are_told_with_the_reason(
+    programs: Programs, line: str, why: str
+) -> None:
+    programs("true", setpriv=PASSES, bwrap=line, qemu_system_x86_64=QEMU)
+    found = await detect()
+    assert not found.namespaces
+    (reason,) = (each for each in found.missing if each.startswith("namespaces"))
+    assert why in reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "echo 'qemu: -sandbox help: sandbox support is not enabled in this QEMU'; exit 1",
+        "echo 'There is no option group sandbox' ; exit 1",
+    ],
+)
+async def test_a_qemu_without_a_filter_is_noticed(programs: Programs, line: str) -> None:
+    programs("true", setpriv=PASSES, bwrap=PASSES, qemu_system_x86_64=line)
+    found = await detect()
+    assert not found.seccomp
+    assert "built without seccomp" in found.missing[-1]
