@@ -39,17 +39,18 @@ class Rest:
         The disk is synced twice: the first sync, with everything still running, leaves little for
         the second, which makes the disk hold exactly what the frozen processes see, so that a
         snapshot of the disk alone is as good as one with memory. Raises :exc:`RestError`,
-        everything running.
+        everything running. The reply has ``synced_ns``, how long the first sync took.
         """
-        os.sync()
         began = time.monotonic_ns()
+        os.sync()
+        synced = time.monotonic_ns()
         try:
             self._set(frozen=True, limit_ms=int(wanted["limit_ms"]))
             os.sync()
         except BaseException:
             self._freeze.write_text("0")
             raise
-        return {"frozen_ns": time.monotonic_ns() - began}
+        return {"synced_ns": synced - began}
 
     def wake(self, wanted: dict[str, Any], received_ns: int) -> dict[str, Any]:
         """Put right what a thaw must, then let the user's processes run.

@@ -1,5 +1,6 @@
 """Golden snapshots: a freshly booted machine of one image at one size, made on first use."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,18 +11,24 @@ from torpor.images.debian import Image
 from torpor.images.parts import GuestParts, guest_parts
 from torpor.images.progress import Report, Step
 from torpor.vm.accelerator import Accelerator, probe
+from torpor.vm.agent import Identity
 from torpor.vm.disk import Layer
-from torpor.vm.freeze import Wanted
+from torpor.vm.errors import GuestError
 from torpor.vm.host import Host
 from torpor.vm.jail import Jail, detect
 from torpor.vm.launch import Boot
+from torpor.vm.machine import Machine
 from torpor.vm.manifest import GuestVersions
-from torpor.vm.qemu import BOOT_ARGUMENTS
+from torpor.vm.new_snapshot import Wanted
+from torpor.vm.qemu import BOOT_ARGUMENTS, MACHINE
 from torpor.vm.shape import Shape
 from torpor.vm.store import Store
 from torpor.vm.thaw import BootWanted
 
-FORMAT = 2
+FORMAT = 1
+REHEARSAL = (("/bin/true",), ("/bin/true",))
+"""Commands that a machine runs before it is frozen, so that what every later one does first, being
+woken and asked for a command, has been done before: its pages are there, and its imports made."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,8 @@ def golden_id(maker: Maker, image: Image, shape: Shape) -> str:
         "parts": maker.parts.digest,
         "shape": asdict(shape),
         "accelerator": [accelerator.name, accelerator.cpu, *accelerator.qemu_version],
-        "arguments": BOOT_ARGUMENTS,
+        "machine": [MACHINE, BOOT_ARGUMENTS],
+        "rehearsal": REHEARSAL,
     }
     return "golden-" + hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
 
@@ -113,9 +121,11 @@ async def golden(maker: Maker, image: Image, shape: Shape, report: Report) -> st
     try:
         if wanted not in host.store.ids():
             report(Step(f"boot {image.name} at {shape}", None, None, ""))
-            machine = await host.boot(boot_wanted(maker, image, shape))
+            wanted_boot = boot_wanted(maker, image, shape)
+            machine = await host.boot(wanted_boot, Identity.of("golden"))
             labels = {"image": image.name}
             try:
+                await _rehearse(machine)
                 await host.freeze(machine, Wanted("stop", "base", id=wanted, labels=labels))
             finally:
                 if machine.running:
@@ -125,3 +135,9 @@ async def golden(maker: Maker, image: Image, shape: Shape, report: Report) -> st
     finally:
         await host.close()
     return wanted
+
+
+async def _rehearse(machine: Machine) -> None:
+    for argv in REHEARSAL:
+        with contextlib.suppress(GuestError):  # an image may not have the program
+            await machine.agent.run(*argv)

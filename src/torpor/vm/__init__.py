@@ -20,12 +20,13 @@ from torpor.vm.errors import (
     VmError,
 )
 from torpor.vm.execs import STDERR, STDOUT, Command, Exec, Exit, Gap, Output
-from torpor.vm.freeze import Frozen, Times, Wanted
+from torpor.vm.freeze import Frozen, Times
 from torpor.vm.host import Forked, Host, Recovered
 from torpor.vm.jail import Jail, detect
 from torpor.vm.launch import Boot
 from torpor.vm.machine import Machine, ThawTimes
 from torpor.vm.manifest import Manifest
+from torpor.vm.new_snapshot import Wanted
 from torpor.vm.shape import MIB, SIZES, Shape
 from torpor.vm.store import Collected, Store
 from torpor.vm.thaw import BootWanted

@@ -62,13 +62,13 @@ class GuestAgent:
     # Rest
 
     async def quiesce(self, limit_ms: int) -> float:
-        """Sync the disk and freeze the user's processes; return how long they were frozen so far,
-        in s."""
+        """Sync the disk and freeze the user's processes; return the seconds that the sync took
+        while they still ran."""
         limit = limit_ms / 1000 + ANSWER_LIMIT
         answer, _ = await self.channel.request(
             "quiesce", {"limit_ms": limit_ms}, urgent=True, limit=limit
         )
-        return _number(answer, "frozen_ns") / 1e9
+        return _number(answer, "synced_ns") / 1e9
 
     async def resume(self) -> None:
         """Let the user's processes run on, in a machine that was only quiesced."""

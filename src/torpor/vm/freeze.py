@@ -6,47 +6,22 @@ the pages that it has written since its base.
 """
 
 import asyncio
+import contextlib
 import os
-import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from torpor.vm import base, manifest
-from torpor.vm.accelerator import host_boot_id
-from torpor.vm.delta import write_delta
-from torpor.vm.disk import Layer, create_layer, is_empty_layer
 from torpor.vm.errors import ChannelLostError, FreezeError, MachineDiedError, VmError
 from torpor.vm.machine import Machine
-from torpor.vm.manifest import Manifest, Memory
-from torpor.vm.pages import PAGE, Mapping, find_mapping, written_runs
-from torpor.vm.qemu import DISK, TOP_MODES
+from torpor.vm.manifest import Manifest
+from torpor.vm.new_snapshot import NewSnapshot, Wanted
 from torpor.vm.qmp import QmpError
-from torpor.vm.store import DELTA, DEVICES, Store, stored_bytes
+from torpor.vm.store import Store
 
 QUIESCE_LIMIT_MS = 10_000
-SMALL_DELTA = 256 << 20
-"""Bytes up to which a delta is never too large to be copied at each freeze."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a freeze is to make.
-
-    ``then``: does the machine run on, or stop? ``memory``: as a delta over the machine's base, as a
-    new base, the cheaper of the two, or none at all (a snapshot of the disk). ``children``: how
-    many machines are to be thawed from it, as far as that is known.
-    """
-
-    then: Literal["run", "stop"]
-    memory: Literal["auto", "delta", "base", "none"] = "auto"
-    children: int = 1
-    id: str = field(default_factory=lambda: new_id())
-    labels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,25 +48,6 @@ class Frozen:
     times: Times
 
 
-def new_id() -> str:
-    """Return an id for a snapshot or a machine: the time, so that they sort, and chance."""
-    return f"{time.time_ns() // 1_000_000:011x}{secrets.token_hex(4)}"
-
-
-def cheaper_memory(written: int, base: int, children: int) -> Literal["delta", "base"]:
-    """Return the cheaper form for ``written`` bytes that differ from a base of ``base`` stored
-    bytes.
-
-    A delta is written once and injected into each child. A base is copied from the old one, written
-    to, and read once into shared memory or the page cache. Sizes decide: all of these are copies at
-    about the same speed. A delta larger than its base is turned into a base in any case, because
-    the next freeze would copy it again.
-    """
-    delta_cost = written * (1 + children)
-    base_cost = 2 * (base + written)
-    return "base" if delta_cost > base_cost or written > max(base, SMALL_DELTA) else "delta"
-
-
 async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
     """Make a snapshot of ``machine``.
 
@@ -104,11 +60,10 @@ async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
         await new.prepare()
         async with agent.channel.quiet(QUIESCE_LIMIT_MS / 1000):
             clock.mark("quiesce")
-            # 1. The guest syncs its disk and freezes the user's processes.
-            synced = await agent.quiesce(QUIESCE_LIMIT_MS)
             async with _undone(machine, agent.resume):
-                # 2. What QEMU has written and the host has not: the stop flushes, and shall be
-                # short.
+                # 1. The guest syncs its disk and freezes the user's processes.
+                synced = await agent.quiesce(QUIESCE_LIMIT_MS)
+                # 2. What QEMU has written and the host not: the stop flushes, and is to be short.
                 await asyncio.to_thread(_sync_file, new.top_file)
                 clock.mark("window")
                 # 3. The vCPUs stop.
@@ -132,172 +87,13 @@ async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
         return Frozen(made, clock.times(synced))
 
 
-class _New:
-    """A snapshot being put together: what an earlier step leaves for a later one."""
-
-    def __init__(self, machine: Machine, store: Store, wanted: Wanted, partial: Path) -> None:
-        self._machine = machine
-        self._store = store
-        self._wanted = wanted
-        self._memory = wanted.memory
-        self._partial = partial
-        self._record = machine.record
-        self._base = self._record.base
-        self._next_top: Layer | None = None
-        self.top_file = machine.directory / self._record.top.file_name
-        self._objects: dict[str, Path] = {}
-        self._disk: tuple[Layer, ...] = ()
-
-    async def prepare(self) -> None:
-        """Do what needs no stopped machine: choose memory's form, copy the old base, make a
-        layer."""
-        if self._memory == "auto":
-            self._memory = await asyncio.to_thread(self._cheaper_memory)
-        if self._memory == "delta" and self._base is None:
-            raise FreezeError("A machine that was booted has no base for a delta.")
-        if self._memory == "base":
-            self._base = new_id()
-            await asyncio.to_thread(self._start_base)
-        if self._wanted.then == "run":
-            self._next_top = Layer(secrets.token_hex(8), "qcow2", self._record.top.size)
-            await create_layer(self._next_file(), self._next_top.size)
-
-    def _cheaper_memory(self) -> Literal["delta", "base"]:
-        if self._base is None:
-            return "base"
-        written = sum(run.length for run in written_runs(guest_mapping(self._machine))) * PAGE
-        stored = stored_bytes([self._store.base(self._base)])
-        return cheaper_memory(written, stored, self._wanted.children)
-
-    def _start_base(self) -> None:
-        file = self._partial / "memory.base"
-        if self._record.base is None:
-            base.create_base(file, self._record.shape.memory_bytes)
-        else:
-            base.copy_base(self._store.base(self._record.base), file)
-        self._objects[f"bases/{self._base}.mem"] = file
-
-    def _next_file(self) -> Path:
-        assert self._next_top is not None
-        return self._machine.directory / self._next_top.file_name
-
-    def drop_unused_layer(self) -> None:
-        """Remove the next layer's file if it did not come into use."""
-        if self._next_top is not None and self._machine.record.top != self._next_top:
-            self._next_file().unlink(missing_ok=True)
-
-    async def save_devices(self) -> None:
-        """Write the state of devices and CPUs."""
-        if self._memory == "none":
-            return
-        fd = os.open(self._partial / DEVICES, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            await self._machine.qmp.save_devices(fd)
-        finally:
-            os.close(fd)
-
-    async def save_memory(self) -> None:
-        """Copy the written pages, as a delta or into the new base."""
-        if self._memory != "none":
-            await asyncio.to_thread(self._save_memory)
-
-    def _save_memory(self) -> None:
-        mapping = guest_mapping(self._machine)
-        runs = written_runs(mapping)
-        if self._memory == "delta":
-            write_delta(self._partial / DELTA, mapping, runs)
-        else:
-            base.write_into_base(self._partial / "memory.base", mapping, runs)
-
-    async def change_layers(self) -> None:
-        """Put a new layer over the top one, which thereby never changes again."""
-        assert self._next_top is not None
-        if await self.find_top():
-            return
-        kept = self._store.root / "layers" / self._record.top.file_name
-        os.link(self.top_file, kept)
-        with ExitStack() as opened:
-            fds = [os.open(self._next_file(), mode | os.O_CLOEXEC) for mode in TOP_MODES]
-            for fd in fds:
-                opened.callback(os.close, fd)
-            await self._machine.qmp.put_layer((fds[0], fds[1]), self._next_top, DISK)
-        self._machine.promote_top(self._next_top)
-        self.top_file = kept
-
-    async def find_top(self) -> bool:
-        """Say whether the top layer is empty, and so no part of the snapshot."""
-        top = self._record.top
-        self._disk = (*self._record.layers, top)
-        if await is_empty_layer(self.top_file, top.size):
-            self._disk = self._record.layers
-        return self._disk == self._record.layers
-
-    def commit(self) -> Manifest:
-        """Make the snapshot visible."""
-        new = self._manifest()
-        base_file = self._objects.pop(f"bases/{self._base}.mem", None)
-        if base_file is not None:
-            base_file.chmod(0o444)  # QEMU opens it anew, as another user
-            base_file.rename(self._store.root / f"bases/{self._base}.mem")
-        self._store.commit(self._partial, new, self._objects)
-        return new
-
-    async def commit_and_end(self) -> Manifest:
-        """Make the snapshot visible and end the machine; never one without the other.
-
-        The record names the snapshot first: whoever finds both after a crash ends the machine,
-        whoever finds the machine alone lets it run on.
-        """
-        self._machine.update(ending=self._wanted.id)
-        try:
-            if not await self.find_top():
-                self._objects[f"layers/{self._record.top.file_name}"] = self.top_file
-            made = self.commit()
-        except BaseException:
-            self._machine.update(ending=None)
-            raise
-        await asyncio.shield(self._machine.kill())
-        return made
-
-    def _manifest(self) -> Manifest:
-        record = self._record
-        memory = None
-        if self._memory != "none":
-            assert self._base is not None
-            memory = Memory(self._base, delta=self._memory == "delta")
-        own = [file for file in self._partial.iterdir() if file.name != "memory.base"]
-        sizes = {file.name: file.stat().st_size for file in own}
-        if record.top in self._disk:
-            own.append(self.top_file)
-            sizes[f"layers/{record.top.file_name}"] = self.top_file.stat().st_size
-        return Manifest(
-            version=manifest.VERSION,
-            id=self._wanted.id,
-            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            parent=record.snapshot,
-            generation=record.generation + 1,
-            shape=record.shape,
-            accelerator=record.accelerator.name,
-            qemu_version=record.accelerator.qemu_version,
-            cpu=record.accelerator.cpu,
-            guest=record.guest,
-            guest_boot_id=record.guest_boot_id,
-            host_boot_id=host_boot_id(),
-            memory=memory,
-            disk=self._disk,
-            tools=record.tools,
-            sizes=sizes,
-            stored_bytes=stored_bytes([*own, *self._objects.values()]),
-            allocated_bytes=record.shape.memory_bytes + record.top.size,
-            labels=self._wanted.labels,
-        )
-
-
 @asynccontextmanager
-async def _put_together(machine: Machine, store: Store, wanted: Wanted) -> AsyncIterator[_New]:
+async def _put_together(
+    machine: Machine, store: Store, wanted: Wanted
+) -> AsyncIterator[NewSnapshot]:
     """Begin a snapshot, and clean up if it comes to nothing."""
     partial = store.begin(wanted.id)
-    new = _New(machine, store, wanted, partial)
+    new = NewSnapshot(machine, store, wanted, partial)
     try:
         yield new
     except (OSError, VmError, TimeoutError) as error:
@@ -306,12 +102,20 @@ async def _put_together(machine: Machine, store: Store, wanted: Wanted) -> Async
         if isinstance(error, MachineDiedError):
             raise error from None
         raise FreezeError(
-            f"Machine {machine.id} could not be frozen: {str(error) or 'it took too long'}",
+            f"Machine {machine.id} could not be frozen: {_told(error)}",
             state="It runs on as before, and no snapshot was made.",
         ) from error
     finally:
         store.abandon(partial)  # after a commit nothing has this name any more
-        new.drop_unused_layer()
+        if machine.running:
+            with contextlib.suppress(VmError):  # the snapshot stands; a dead machine tells itself
+                await asyncio.shield(new.settle())
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."
+    return str(error) or "It took too long."
 
 
 @asynccontextmanager
@@ -348,12 +152,6 @@ class _Stopwatch:
         if self._began["commit"] > self._began["rest"]:  # it ran on
             still = self._began["commit"] - self._began["quiesce"] - synced
         return Times(self._spent["quiesce"], self._spent["window"], still, self._spent["commit"])
-
-
-def guest_mapping(machine: Machine) -> Mapping:
-    """Return where a machine's process maps its memory."""
-    record = machine.record
-    return find_mapping(machine.pid, record.memory_file, record.shape.memory_bytes)
 
 
 def _sync_file(file: Path) -> None:

@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torpor.vm.freeze import new_id
 from torpor.vm.jail import Jail
 from torpor.vm.launch import Parts, launch
 from torpor.vm.machine import Machine, write_record
 from torpor.vm.manifest import MachineRecord
+from torpor.vm.new_snapshot import new_id
 from torpor.vm.store import Store
 
 LIMIT = 120.0

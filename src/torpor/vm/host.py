@@ -23,11 +23,12 @@ from torpor.vm.bases import OpenBases
 from torpor.vm.disk import Layer, node_name
 from torpor.vm.errors import HostError, SnapshotError, VmError
 from torpor.vm.flatten import DEPTH, shorten
-from torpor.vm.freeze import Frozen, Wanted, freeze, new_id
-from torpor.vm.jail import PROGRAMS, Jail, pick_uid
+from torpor.vm.freeze import Frozen, freeze
+from torpor.vm.jail import Jail, end_all, pick_uid
 from torpor.vm.launch import Boot
 from torpor.vm.machine import RECORD, Machine
 from torpor.vm.manifest import MachineRecord
+from torpor.vm.new_snapshot import Wanted, new_id
 from torpor.vm.processes import find_by_prefix
 from torpor.vm.shape import check_fits, free_memory_bytes
 from torpor.vm.store import Collected, Store
@@ -231,7 +232,7 @@ class Host:
         left = sorted(self._site.directory.iterdir())
         self.recovered = tuple([await self._recover_machine(directory) for directory in left])
         if not self.machines:
-            await _end_all(self._site.name)  # started by a program killed before it noted them
+            await end_all(self._site.name)  # started by a program killed before it noted them
         self.collect()
         for snapshot in self.store.ids():
             if not self.store.durable(snapshot):
@@ -278,7 +279,7 @@ class Host:
                 file.unlink()
 
     async def _discard(self, directory: Path, why: str) -> Recovered:
-        ended = await _end_all(f"{self._site.name}{directory.name}")
+        ended = await end_all(f"{self._site.name}{directory.name}")
         shutil.rmtree(directory, ignore_errors=True)
         return Recovered(directory.name, "ended" if ended else "removed", why)
 
@@ -289,21 +290,6 @@ class Forked:
 
     frozen: Frozen
     children: "list[Machine | VmError]"
-
-
-async def _end_all(name: str) -> bool:
-    """End every process of machines whose name begins with ``name``; say whether there was one.
-
-    Again and again until none is found: one that is still on its way into the jail becomes another
-    program on the way.
-    """
-    ended = False
-    while found := find_by_prefix(name, PROGRAMS):
-        ended = True
-        for process in found:
-            process.kill()
-        await asyncio.sleep(0.01)
-    return ended
 
 
 async def _take_lock(home: Path, *, wait: bool) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torpor.vm.accelerator import QEMU
+from torpor.vm.processes import find_by_prefix
 
 FIRST_UID = 0x7000_0000
 """The first of the user ids for machines: above those that systemd gives to containers
@@ -84,6 +85,21 @@ def pick_uid(taken: Iterable[int]) -> int:
     """Return a machine user id that is not among ``taken``."""
     used = set(taken)
     return next(uid for uid in range(FIRST_UID, FIRST_UID + UIDS) if uid not in used)
+
+
+async def end_all(name: str) -> bool:
+    """End every process of machines whose name begins with ``name``; say whether there was one.
+
+    Again and again until none is found: one that is still on its way into the jail becomes another
+    program on the way.
+    """
+    ended = False
+    while found := find_by_prefix(name, PROGRAMS):
+        ended = True
+        for process in found:
+            process.kill()
+        await asyncio.sleep(0.01)
+    return ended
 
 
 async def detect() -> Jail:

@@ -13,7 +13,7 @@ SLOTS = ("workspace", "spare")
 """Disks without content: virtio-mmio has no hotplug, so what a machine may get later has its place
 now."""
 MACHINE = ",".join((
-    "microvm", "x-option-roms=on", "acpi=on", "pit=on", "pic=on", "rtc=on", "isa-serial=on",
+    "microvm", "x-option-roms=on", "acpi=on", "pit=off", "pic=on", "rtc=on", "isa-serial=on",
     "suppress-vmdesc=on", "memory-backend=ram",
 ))  # fmt: skip
 BOOT_ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t nowatchdog init_on_free=1"
@@ -78,13 +78,13 @@ def command_line(
     """
     fdsets: list[str] = []
 
-    def fdset(fd: int, *more: int) -> int:
+    def fdset(fd: int, *more: int, owner: str = "image") -> int:
         for each in (fd, *more):
-            fdsets.extend(("-add-fd", f"fd={each},set={fd}"))
+            fdsets.extend(("-add-fd", f"fd={each},set={fd},opaque={owner}"))
         return fd
 
     chain = chain_nodes(
-        layers, [fdset(fd) for fd in descriptors.layers], top, fdset(*descriptors.top)
+        layers, [fdset(fd) for fd in descriptors.layers], top, fdset(*descriptors.top, owner=top.id)
     )
     tools = fdset(descriptors.tools)
     # fmt: off

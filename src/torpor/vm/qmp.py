@@ -92,30 +92,32 @@ class Qmp:
         """QEMU's own word for the state of the machine."""
         return str((await self.execute("query-status"))["status"])
 
-    async def add_fd(self, *fds: int) -> int:
-        """Hand descriptors over into a new set and return its number, for ``/dev/fdset/<n>``."""
+    async def add_fd(self, owner: str, *fds: int) -> int:
+        """Hand descriptors over into a new set and return its number, for ``/dev/fdset/<n>``.
+
+        ``owner`` is a word by which :meth:`release` finds them again.
+        """
         number = next(self._fdsets)
         for fd in fds:
             self._client.send_fd_scm(fd)
-            await self.execute("add-fd", fdset_id=number)
+            await self.execute("add-fd", fdset_id=number, opaque=owner)
         return number
 
-    async def remove_fds(self, fdset: int) -> None:
-        """Give a set back; QEMU closes what it no longer uses of it."""
-        await self.execute("remove-fd", fdset_id=fdset)
+    async def release(self, owner: str) -> None:
+        """Make QEMU close the descriptors that ``owner`` was given, but for what it uses of
+        them."""
+        for fdset in await self.execute("query-fdsets"):
+            if any(fd.get("opaque") == owner for fd in fdset["fds"]):
+                await self.execute("remove-fd", fdset_id=fdset["fdset-id"])
 
-    async def save_devices(self, fd: int) -> None:
-        """Write the state of devices and CPUs, without RAM, to the write-only descriptor ``fd``.
+    async def save_devices(self, fdset: int) -> None:
+        """Write the state of devices and CPUs, without RAM, to the write-only descriptor in a set.
 
         The machine must be stopped. The command is named for Xen and works without it;
         ``live=false`` keeps the disks active (``migration/savevm.c``,
         ``qmp_xen_save_devices_state``).
         """
-        fdset = await self.add_fd(fd)
-        try:
-            await self.execute("xen-save-devices-state", filename=f"/dev/fdset/{fdset}", live=False)
-        finally:
-            await self.remove_fds(fdset)
+        await self.execute("xen-save-devices-state", filename=f"/dev/fdset/{fdset}", live=False)
 
     async def load_devices(self, fd: int, limit: float) -> None:
         """Load what :meth:`save_devices` or :meth:`save_full` wrote; QEMU was started with
@@ -159,15 +161,19 @@ class Qmp:
                 return str(block["inserted"]["node-name"])
         raise QmpError(f"QEMU has no disk {device}.")
 
-    async def put_layer(self, fds: tuple[int, int], layer: Layer, device: str) -> None:
-        """Put an empty layer over a disk: from now on QEMU writes only to it.
-
-        ``fds`` are the layer's file, open for reading and writing, and once more for reading only.
-        """
-        old = await self.disk_top(device)
-        fdset = await self.add_fd(*fds)
+    async def add_layer(self, layer: Layer, *fds: int) -> None:
+        """Make an empty layer known, not yet over any disk; ``fds`` open it in ``TOP_MODES``."""
+        fdset = await self.add_fd(layer.id, *fds)
         await self.execute("blockdev-add", **layer_node(layer, fdset))
-        await self.execute("blockdev-snapshot", node=old, overlay=node_name(layer))
+
+    async def put_layer(self, layer: Layer, over: Layer) -> None:
+        """Put a known layer over the top one of a disk: from now on QEMU writes only to it."""
+        await self.execute("blockdev-snapshot", node=node_name(over), overlay=node_name(layer))
+
+    async def drop_layer(self, layer: Layer) -> None:
+        """Forget a known layer that is over no disk."""
+        await self.execute("blockdev-del", node_name=node_name(layer))
+        await self.release(layer.id)
 
 
 def connect_unix(directory: int, name: str) -> socket.socket:

@@ -21,11 +21,11 @@ from torpor.vm.bases import OpenBases
 from torpor.vm.delta import Delta
 from torpor.vm.disk import Layer, create_layer
 from torpor.vm.errors import LaunchError, SnapshotError
-from torpor.vm.freeze import guest_mapping, new_id
-from torpor.vm.jail import Jail
+from torpor.vm.jail import Jail, end_all
 from torpor.vm.launch import Boot, Parts, launch
 from torpor.vm.machine import Machine, ThawTimes, write_record
 from torpor.vm.manifest import GuestVersions, MachineRecord, Manifest
+from torpor.vm.new_snapshot import guest_mapping, new_id
 from torpor.vm.pages import written_runs
 from torpor.vm.shape import Shape
 from torpor.vm.store import DELTA, DEVICES, Store, reachable
@@ -219,6 +219,7 @@ async def _launched(
     except BaseException:
         if machine is not None:
             await asyncio.shield(machine.remove())
+        await asyncio.shield(end_all(record.name))  # also what had not come as far as QEMU
         shutil.rmtree(directory, ignore_errors=True)
         raise
 

@@ -9,8 +9,8 @@ from torpor.lab.benches.group import Group, Stopwatch, first_exec, ready_at, sai
 from torpor.lab.figures import Figure, Notebook
 from torpor.lab.laboratory import Laboratory
 from torpor.vm import Machine, Wanted
-from torpor.vm.freeze import guest_mapping
 from torpor.vm.full_save import loaded_full, save_full
+from torpor.vm.new_snapshot import guest_mapping
 from torpor.vm.pages import PAGE, Mapping, Run, batches, write_all, written_runs
 
 DIRTY = 64

@@ -1,0 +1,243 @@
+"""A snapshot being put together: what it consists of, and each of its parts being made."""
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from torpor.vm import base, manifest
+from torpor.vm.accelerator import host_boot_id
+from torpor.vm.delta import write_delta
+from torpor.vm.disk import Layer, create_layer, is_empty_layer
+from torpor.vm.errors import FreezeError
+from torpor.vm.machine import Machine
+from torpor.vm.manifest import Manifest, Memory
+from torpor.vm.pages import PAGE, Mapping, find_mapping, written_runs
+from torpor.vm.qemu import TOP_MODES
+from torpor.vm.store import DELTA, DEVICES, Store, stored_bytes
+
+SMALL_DELTA = 256 << 20
+"""Bytes up to which a delta is never too large to be copied at each freeze."""
+
+
+def new_id() -> str:
+    """Return an id for a snapshot or a machine: the time, so that they sort, and chance."""
+    return f"{time.time_ns() // 1_000_000:011x}{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a freeze is to make.
+
+    ``then``: does the machine run on, or stop? ``memory``: as a delta over the machine's base, as a
+    new base, the cheaper of the two, or none at all (a snapshot of the disk). ``children``: how
+    many machines are to be thawed from it, as far as that is known.
+    """
+
+    then: Literal["run", "stop"]
+    memory: Literal["auto", "delta", "base", "none"] = "auto"
+    children: int = 1
+    id: str = field(default_factory=new_id)
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def cheaper_memory(written: int, base: int, children: int) -> Literal["delta", "base"]:
+    """Return the cheaper form for ``written`` bytes that differ from a base of ``base`` stored
+    bytes.
+
+    A delta is written once and injected into each child. A base is copied from the old one, written
+    to, and read once into shared memory or the page cache. Sizes decide: all of these are copies at
+    about the same speed. A delta larger than its base is turned into a base in any case, because
+    the next freeze would copy it again.
+    """
+    delta_cost = written * (1 + children)
+    base_cost = 2 * (base + written)
+    return "base" if delta_cost > base_cost or written > max(base, SMALL_DELTA) else "delta"
+
+
+class NewSnapshot:
+    """A snapshot being put together: what an earlier step leaves for a later one."""
+
+    def __init__(self, machine: Machine, store: Store, wanted: Wanted, partial: Path) -> None:
+        self._machine = machine
+        self._store = store
+        self._wanted = wanted
+        self._memory = wanted.memory
+        self._partial = partial
+        self._record = machine.record
+        self._base = self._record.base
+        self._next_top: Layer | None = None
+        self.top_file = machine.directory / self._record.top.file_name
+        self._objects: dict[str, Path] = {}
+        self._disk: tuple[Layer, ...] = ()
+        self._devices = 0
+
+    async def prepare(self) -> None:
+        """Do what needs no stopped machine: choose memory's form, copy the old base, make a
+        layer."""
+        if self._memory == "auto":
+            self._memory = await asyncio.to_thread(self._cheaper_memory)
+        if self._memory == "delta" and self._base is None:
+            raise FreezeError("A machine that was booted has no base for a delta.")
+        if self._memory == "base":
+            self._base = new_id()
+            await asyncio.to_thread(self._start_base)
+        if self._wanted.then == "run":
+            self._next_top = Layer(secrets.token_hex(8), "qcow2", self._record.top.size)
+            await create_layer(self._next_file(), self._next_top.size)
+            with self._opened(self._next_file(), *TOP_MODES) as fds:
+                await self._machine.qmp.add_layer(self._next_top, *fds)
+        if self._memory != "none":
+            with self._opened(self._partial / DEVICES, os.O_WRONLY | os.O_CREAT) as fds:
+                self._devices = await self._machine.qmp.add_fd(self._wanted.id, *fds)
+
+    @contextmanager
+    def _opened(self, file: Path, *modes: int) -> Iterator[list[int]]:
+        with ExitStack() as stack:
+            fds = [os.open(file, mode | os.O_CLOEXEC, 0o600) for mode in modes]
+            for fd in fds:
+                stack.callback(os.close, fd)
+            yield fds
+
+    def _cheaper_memory(self) -> Literal["delta", "base"]:
+        if self._base is None:
+            return "base"
+        written = sum(run.length for run in written_runs(guest_mapping(self._machine))) * PAGE
+        stored = stored_bytes([self._store.base(self._base)])
+        return cheaper_memory(written, stored, self._wanted.children)
+
+    def _start_base(self) -> None:
+        file = self._partial / "memory.base"
+        if self._record.base is None:
+            base.create_base(file, self._record.shape.memory_bytes)
+        else:
+            base.copy_base(self._store.base(self._record.base), file)
+        self._objects[f"bases/{self._base}.mem"] = file
+
+    def _next_file(self) -> Path:
+        assert self._next_top is not None
+        return self._machine.directory / self._next_top.file_name
+
+    async def settle(self) -> None:
+        """Take back what the machine, which runs on, was given and no longer needs.
+
+        That a layer came over its old top ends its right to write to the old one.
+        """
+        qmp = self._machine.qmp
+        await qmp.release(self._wanted.id)
+        if self._next_top is None:
+            return
+        if self._machine.record.top == self._next_top:
+            await qmp.release(self._record.top.id)
+        else:
+            await qmp.drop_layer(self._next_top)
+            self._next_file().unlink(missing_ok=True)
+
+    async def save_devices(self) -> None:
+        """Write the state of devices and CPUs."""
+        if self._memory != "none":
+            await self._machine.qmp.save_devices(self._devices)
+
+    async def save_memory(self) -> None:
+        """Copy the written pages, as a delta or into the new base."""
+        if self._memory != "none":
+            await asyncio.to_thread(self._save_memory)
+
+    def _save_memory(self) -> None:
+        mapping = guest_mapping(self._machine)
+        runs = written_runs(mapping)
+        if self._memory == "delta":
+            write_delta(self._partial / DELTA, mapping, runs)
+        else:
+            base.write_into_base(self._partial / "memory.base", mapping, runs)
+
+    async def change_layers(self) -> None:
+        """Put a new layer over the top one, which thereby never changes again."""
+        assert self._next_top is not None
+        if await self.find_top():
+            return
+        kept = self._store.root / "layers" / self._record.top.file_name
+        os.link(self.top_file, kept)
+        await self._machine.qmp.put_layer(self._next_top, self._record.top)
+        self._machine.promote_top(self._next_top)
+        self.top_file = kept
+
+    async def find_top(self) -> bool:
+        """Say whether the top layer is empty, and so no part of the snapshot."""
+        top = self._record.top
+        self._disk = (*self._record.layers, top)
+        if await is_empty_layer(self.top_file, top.size):
+            self._disk = self._record.layers
+        return self._disk == self._record.layers
+
+    def commit(self) -> Manifest:
+        """Make the snapshot visible."""
+        new = self._manifest()
+        base_file = self._objects.pop(f"bases/{self._base}.mem", None)
+        if base_file is not None:
+            base_file.chmod(0o444)  # QEMU opens it anew, as another user
+            base_file.rename(self._store.root / f"bases/{self._base}.mem")
+        self._store.commit(self._partial, new, self._objects)
+        return new
+
+    async def commit_and_end(self) -> Manifest:
+        """Make the snapshot visible and end the machine; never one without the other.
+
+        The record names the snapshot first: whoever finds both after a crash ends the machine,
+        whoever finds the machine alone lets it run on.
+        """
+        self._machine.update(ending=self._wanted.id)
+        try:
+            if not await self.find_top():
+                self._objects[f"layers/{self._record.top.file_name}"] = self.top_file
+            made = self.commit()
+        except BaseException:
+            self._machine.update(ending=None)
+            raise
+        await asyncio.shield(self._machine.kill())
+        return made
+
+    def _manifest(self) -> Manifest:
+        record = self._record
+        memory = None
+        if self._memory != "none":
+            assert self._base is not None
+            memory = Memory(self._base, delta=self._memory == "delta")
+        own = [file for file in self._partial.iterdir() if file.name != "memory.base"]
+        sizes = {file.name: file.stat().st_size for file in own}
+        if record.top in self._disk:
+            own.append(self.top_file)
+            sizes[f"layers/{record.top.file_name}"] = self.top_file.stat().st_size
+        return Manifest(
+            version=manifest.VERSION,
+            id=self._wanted.id,
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            parent=record.snapshot,
+            generation=record.generation + 1,
+            shape=record.shape,
+            accelerator=record.accelerator.name,
+            qemu_version=record.accelerator.qemu_version,
+            cpu=record.accelerator.cpu,
+            guest=record.guest,
+            guest_boot_id=record.guest_boot_id,
+            host_boot_id=host_boot_id(),
+            memory=memory,
+            disk=self._disk,
+            tools=record.tools,
+            sizes=sizes,
+            stored_bytes=stored_bytes([*own, *self._objects.values()]),
+            allocated_bytes=record.shape.memory_bytes + record.top.size,
+            labels=self._wanted.labels,
+        )
+
+
+def guest_mapping(machine: Machine) -> Mapping:
+    """Return where a machine's process maps its memory."""
+    record = machine.record
+    return find_mapping(machine.pid, record.memory_file, record.shape.memory_bytes)
