@@ -319,7 +319,7 @@ async def test_no_step_of_a_freeze_or_thaw_waits_for_ever(
 
 
 @pytest.mark.parametrize(
-    "answer", [{}, {"frozen_ns": "x"}, {"frozen_ns": None}, {"execs": 3}, {"size": 1, "mode": "x"}]
+    "answer", [{}, {"synced_ns": "x"}, {"synced_ns": None}, {"execs": 3}, {"size": 1, "mode": "x"}]
 )
 async def test_answers_without_their_content_are_errors(
     guest: Guest, channel: Channel, answer: dict[str, Any]
