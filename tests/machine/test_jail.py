@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.machine.conftest import Start
-from torpor.vm import Host, Identity, Machine
+from torpor.vm import Host, Identity, Machine, VmError
 from torpor.vm.jail import FIRST_UID
 
 pytestmark = pytest.mark.machine
@@ -43,10 +43,10 @@ async def test_qemu_has_namespaces_of_its_own(machine: Machine) -> None:
 
 
 async def test_two_machines_are_two_users(start: Start, host: Host) -> None:
-    first = await host.thaw(start.golden, Identity.of("one"))
-    second = await host.thaw(start.golden, Identity.of("two"))
+    started = [host.thaw(start.golden, Identity.of(name)) for name in ("one", "two", "three")]
+    machines = await asyncio.gather(*started)
     if start.maker.jail.own_user:
-        assert first.record.uid != second.record.uid
+        assert len({machine.record.uid for machine in machines}) == 3
 
 
 async def test_the_jail_shows_no_files_but_the_systems(host: Host, machine: Machine) -> None:
@@ -87,3 +87,28 @@ for path in sys.argv[1:]:
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     reached, _ = await process.communicate()
     assert (process.returncode, reached) == (0, b"")
+
+
+async def test_a_machine_that_was_forked_cannot_write_what_its_children_read(
+    host: Host, machine: Machine
+) -> None:
+    await machine.agent.shell("echo something > /root/file; sync")
+    old_top = machine.record.top
+    forked = await host.fork(machine, 1)
+    assert not any(isinstance(child, VmError) for child in forked.children)
+    assert machine.record.top != old_top
+    flags = [flags_of(machine.pid, fd) for fd in open_on(machine.pid, old_top.file_name)]
+    assert flags
+    assert all(each & os.O_ACCMODE == os.O_RDONLY for each in flags)
+
+
+def open_on(pid: int, name: str) -> list[str]:
+    found = Path(f"/proc/{pid}/fd").iterdir()
+    return [
+        fd.name for fd in found if Path(str(fd.readlink()).removesuffix(" (deleted)")).name == name
+    ]
+
+
+def flags_of(pid: int, fd: str) -> int:
+    lines = Path(f"/proc/{pid}/fdinfo/{fd}").read_text().splitlines()
+    return next(int(line.split()[1], 8) for line in lines if line.startswith("flags:"))

@@ -57,7 +57,8 @@ class Link:
         self._decoder = wire.Decoder()
         self._epoch: str | None = None
         self._urgent: deque[bytes] = deque()
-        self._unsent = b""
+        # An agent that took the place of a dead one says so to whoever waits for the old one.
+        self._unsent = wire.FLAG + wire.encode(Kind.BORN, 0)
         self._closed: Timer | None = None
         # Edge-triggered, because a port whose host end is closed reports a hang-up all the time.
         loop.watch(port, READ | WRITE | EDGE, lambda _events: self._ready())
@@ -113,7 +114,7 @@ class Link:
 
     def flush(self) -> None:
         """Send until the port is full or nothing is left to send."""
-        while self._epoch is not None:
+        while self._unsent or self._epoch is not None:
             if not self._unsent and not self._fill():
                 return
             try:

@@ -47,6 +47,7 @@ class Kind(IntEnum):
     CHUNK = 5  # both: u64 sequence number of the first byte, u8 source, bytes
     ACK = 6  # both: u64 sequence number up to which all was consumed
     END = 7  # g: {"exit", "signal", "bytes"}; h: standard input ends at {"bytes"}
+    BORN = 9  # g: an agent has started, which knows nothing of what went before; no payload
     GAP = 8  # g: {"from", "to"}: bytes of a stream that are no longer kept
 
 

@@ -154,6 +154,11 @@ class Channel:
         finally:
             self._open.set()
 
+    @property
+    def lost(self) -> VmError | None:
+        """Why the channel is of no use any more, or None."""
+        return self._lost
+
     # Streams
 
     def open_stream(self, take: Callable[[Frame], None], lost: Callable[[VmError], None]) -> int:
@@ -198,6 +203,14 @@ class Channel:
             self._take_welcome(frame)
         elif not self._welcome.done():
             return  # of an earlier epoch
+        elif frame.kind == Kind.BORN:
+            self.lose(
+                ChannelLostError(
+                    "The guest agent was started anew.",
+                    state="The machine runs on; commands that were followed are no longer known.",
+                    todo="Attach to it again.",
+                )
+            )
         elif frame.kind == Kind.REPLY:
             reply = self._replies.get(frame.stream)
             if reply is not None and not reply.done():

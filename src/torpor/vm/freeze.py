@@ -54,7 +54,7 @@ async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
     Raises :exc:`FreezeError` (the machine runs on as before), or the machine's end.
     """
     async with machine.exclusive(), _put_together(machine, store, wanted) as new:
-        agent, qmp = machine.agent, machine.qmp
+        agent, qmp = await machine.attached(), machine.qmp
         clock = _Stopwatch()
         made: Manifest | None = None
         await new.prepare()

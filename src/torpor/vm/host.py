@@ -34,7 +34,8 @@ from torpor.vm.shape import check_fits, free_memory_bytes
 from torpor.vm.store import Collected, Store
 from torpor.vm.thaw import BootWanted, Site, boot, thaw
 
-ADOPT_LIMIT = 15.0
+AT_ONCE = max(4, 2 * (os.cpu_count() or 1))
+"""Machines of a fork that are started at the same time; more would only wait for each other."""
 DEEPEST = DEPTH + 4
 """Layers of a disk from which on a thaw waits until the snapshot's chain has been shortened."""
 
@@ -58,6 +59,7 @@ class Host:
         self.recovered: tuple[Recovered, ...] = ()
         self._site = site
         self._lock = lock
+        self._starting: set[int] = set()
         self._committing: dict[str, asyncio.Task[None]] = {}
 
     @classmethod
@@ -108,7 +110,8 @@ class Host:
     async def boot(self, wanted: BootWanted, identity: Identity | None = None) -> Machine:
         """Start a machine from a disk. Raises :exc:`VmError`, and leaves nothing behind then."""
         check_fits(wanted.shape, free_bytes=_free_memory())
-        return self._enter(await boot(self._site, wanted, identity, self._uid()))
+        with self._uid() as uid:
+            return self._enter(await boot(self._site, wanted, identity, uid))
 
     async def boot_files(
         self, snapshot: str, kernel: Boot, identity: Identity | None = None
@@ -133,7 +136,8 @@ class Host:
         """
         if snapshot in self._committing and len(self.store.manifest(snapshot).disk) > DEEPEST:
             await self.durable(snapshot)
-        return self._enter(await thaw(self._site, snapshot, identity, self._uid()))
+        with self._uid() as uid:
+            return self._enter(await thaw(self._site, snapshot, identity, uid))
 
     async def freeze(self, machine: Machine, wanted: Wanted) -> Frozen:
         """Make a snapshot; it becomes durable in the background, see :meth:`durable`.
@@ -175,9 +179,12 @@ class Host:
     async def thaw_many(self, snapshot: str, count: int) -> list["Machine | VmError"]:
         """Start ``count`` machines with identities of their own from one snapshot."""
 
+        at_once = asyncio.Semaphore(AT_ONCE)
+
         async def one(number: int) -> Machine | VmError:
             try:
-                return await self.thaw(snapshot, Identity.of(f"{snapshot[-8:]}-{number}"))
+                async with at_once:
+                    return await self.thaw(snapshot, Identity.of(f"{snapshot[-8:]}-{number}"))
             except VmError as error:
                 return error
 
@@ -213,8 +220,15 @@ class Host:
         self.machines.pop(machine.id, None)
         shutil.rmtree(machine.directory, ignore_errors=True)
 
-    def _uid(self) -> int:
-        return pick_uid(record.uid for record in self._records())
+    @contextlib.contextmanager
+    def _uid(self) -> Iterator[int]:
+        """Pick a user id that no machine has, not even one that is only being started."""
+        uid = pick_uid({record.uid for record in self._records()} | self._starting)
+        self._starting.add(uid)
+        try:
+            yield uid
+        finally:
+            self._starting.discard(uid)
 
     def _records(self) -> Iterator[MachineRecord]:
         """Yield the records of all machines, those that are only being started too."""
@@ -257,7 +271,7 @@ class Host:
             await machine.connect()
             await self._find_top(machine)
             await machine.qmp.cont()
-            agent = await machine.attach(ADOPT_LIMIT)
+            agent = await machine.attached()
             await agent.resume()
             machine.update(ending=None)
         except (VmError, OSError, TimeoutError) as error:

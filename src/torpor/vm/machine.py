@@ -22,6 +22,8 @@ from torpor.vm.processes import DeathWatch
 from torpor.vm.qmp import Qmp, connect_unix
 
 RECORD, CONSOLE_LOG = "machine.json", "console.log"
+ATTACH_LIMIT = 15.0
+"""Seconds that an agent may take to answer in a machine that runs."""
 SPACE_POLL = 1.0
 """Seconds between two looks for free space while a machine is held because the disk is full."""
 
@@ -156,6 +158,13 @@ class Machine:
             raise
         self._agent = GuestAgent(channel, welcome)
         return self._agent
+
+    async def attached(self) -> GuestAgent:
+        """Return the guest agent, attached anew if the channel was lost. Raises as
+        :meth:`attach`."""
+        if self.running and (self._agent is None or self._agent.channel.lost is not None):
+            return await self.attach(ATTACH_LIMIT)
+        return self.agent
 
     async def _or_end(self, wanted: Any) -> Any:
         """Await ``wanted``, or raise the machine's end if that comes first."""
