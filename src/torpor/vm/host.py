@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class Host:
             store = Store(home, golden)
             machines = home / "machines"
             machines.mkdir(exist_ok=True)
-            name = f"torpor-{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:12]}-"
+            name = f"torpor-{_home_id(home)}-"
             bases = OpenBases(accelerator.qemu_version)
             site = Site(machines, name, store, accelerator, jail, bases)
             if clock is not None:
@@ -304,6 +305,21 @@ class Forked:
 
     frozen: Frozen
     children: "list[Machine | VmError]"
+
+
+def _home_id(home: Path) -> str:
+    """Return a word that this directory has and no other on this computer, a copy of it neither.
+
+    Not its path: several containers may have the same, and one sees the processes of the others.
+    """
+    file = home / "host.id"
+    if not file.exists():
+        new = home / f".host.id.{os.getpid()}"
+        new.write_text(secrets.token_hex(16))
+        new.rename(file)
+    status = home.stat()
+    words = f"{file.read_text()} {status.st_dev} {status.st_ino}"
+    return hashlib.sha256(words.encode()).hexdigest()[:12]
 
 
 async def _take_lock(home: Path, *, wait: bool) -> int:

@@ -171,7 +171,7 @@ async def _wait_asleep(running: Running) -> None:
         await _read_until(running, b"\n", ASLEEP + 2 * PATIENCE)
         began, ended = map(float, running.said.split())
     except (VmError, TimeoutError, ValueError) as error:
-        running.wrong.append(f"did not wake: {error or running.said!r}")
+        running.wrong.append(f"did not wake: {type(error).__name__}, it said {running.said!r}")
         return
     if not ASLEEP - 0.02 <= ended - began <= ASLEEP + LATE:
         running.wrong.append(f"slept for {ended - began:.2f} s instead of {ASLEEP:g}")
