@@ -95,7 +95,7 @@ async def test_the_file_follows_after_a_moment(followed: Followed) -> None:
     await followed.prints(b"news")
     async with asyncio.timeout(10):
         while not (followed.file.exists() and followed.file.read_bytes() == b"news"):
-            await asyncio.sleep(0.02)  # noqa: ASYNC110 - a file has no event
+            await asyncio.sleep(0.02)
 
 
 async def test_the_last_words_of_a_machine_are_waited_for(followed: Followed) -> None:

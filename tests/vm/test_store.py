@@ -9,12 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from torpor.vm import integrity
 from torpor.vm import store as store_module
 from torpor.vm.disk import Layer
 from torpor.vm.errors import SnapshotError
 from torpor.vm.manifest import Manifest, Memory
 from torpor.vm.shape import MIB, Shape
-from torpor.vm.store import DELTA, DEVICES, MANIFEST, SUMS, Store, stored_bytes
+from torpor.vm.sizes import stored_bytes
+from torpor.vm.store import DELTA, DEVICES, MANIFEST, SUMS, Store
 
 bounded = settings(
     max_examples=40, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -451,13 +453,13 @@ def test_sums_of_the_parent_are_not_computed_again(
     snapshots.make("child", parent="parent", disk=("p1", "c1"))
     after = fresh(snapshots.store)
     digested: list[str] = []
-    real = store_module.digest_base
+    real = integrity.digest_base
 
     def digest(fd: int) -> str:
         digested.append(Path(f"/proc/self/fd/{fd}").readlink().name)
         return real(fd)
 
-    monkeypatch.setattr(store_module, "digest_base", digest)
+    monkeypatch.setattr(integrity, "digest_base", digest)
     child = after.make_durable("child")
     assert sorted(digested) == ["c1.qcow2", "devices", "manifest.json", "memory.delta"]
     assert {k: v for k, v in parent.files.items() if "/" in k}.items() <= child.files.items()

@@ -16,7 +16,8 @@ from typing import Any
 from torpor.vm.disk import Layer, run_qemu_img
 from torpor.vm.errors import VmError
 from torpor.vm.manifest import Manifest
-from torpor.vm.store import Store, stored_bytes
+from torpor.vm.sizes import stored_bytes
+from torpor.vm.store import Store
 
 DEPTH = 8
 """Layers over the image up to which a chain is left as it is."""

@@ -20,7 +20,8 @@ from torpor.vm.machine import Machine
 from torpor.vm.manifest import Manifest, Memory
 from torpor.vm.pages import PAGE, Mapping, find_mapping, written_runs
 from torpor.vm.qemu import TOP_MODES
-from torpor.vm.store import DELTA, DEVICES, Store, stored_bytes
+from torpor.vm.sizes import stored_bytes
+from torpor.vm.store import DELTA, DEVICES, Store
 
 SMALL_DELTA = 256 << 20
 """Bytes up to which a delta is never too large to be copied at each freeze."""

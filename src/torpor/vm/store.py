@@ -18,8 +18,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -27,10 +25,12 @@ from pathlib import Path
 
 from torpor.vm import manifest as documents
 from torpor.vm.accelerator import host_boot_id
-from torpor.vm.base import copy_base, digest_base
+from torpor.vm.base import copy_base
 from torpor.vm.disk import Layer
 from torpor.vm.errors import SnapshotError
+from torpor.vm.integrity import Digests, damaged, unknown, why
 from torpor.vm.manifest import Manifest, Sums
+from torpor.vm.sizes import unshared_bytes
 
 MANIFEST, DEVICES, DELTA, SUMS = "manifest.json", "devices", "memory.delta", "sums.json"
 _PARTIAL, _TRASH = ".partial-", ".trash-"
@@ -51,7 +51,7 @@ class Store:
     def __init__(self, root: Path, also: "Store | None" = None) -> None:
         self.root = root
         self._also = also
-        self._verified: dict[tuple[int, ...], str] = {}
+        self._digests = Digests()
         self._building: set[str] = set()
         self._pinned: set[str] = set()
         for part in ("snapshots", "bases", "layers"):
@@ -77,9 +77,9 @@ class Store:
         try:
             found = documents.read(Manifest, self.directory(snapshot) / MANIFEST)
         except OSError as error:
-            raise _damaged(snapshot, MANIFEST, _why(error)) from None
+            raise damaged(snapshot, MANIFEST, why(error)) from None
         if found.id != snapshot:
-            raise _damaged(snapshot, MANIFEST, f"is that of snapshot {found.id!r}")
+            raise damaged(snapshot, MANIFEST, f"is that of snapshot {found.id!r}")
         return found
 
     def directory(self, snapshot: str) -> Path:
@@ -91,7 +91,7 @@ class Store:
             directory = store._own_directory(snapshot)
             if directory is not None:
                 return directory
-        raise _unknown(snapshot)
+        raise unknown(snapshot)
 
     def _own_directory(self, snapshot: str) -> Path | None:
         directory = self.root / "snapshots" / snapshot
@@ -193,7 +193,7 @@ class Store:
         """
         directory = self._own_directory(snapshot)
         if directory is None:
-            raise _unknown(snapshot)
+            raise unknown(snapshot)
         with contextlib.suppress(FileNotFoundError):
             return documents.read(Sums, directory / SUMS)
         found = self.manifest(snapshot)
@@ -208,9 +208,9 @@ class Store:
             try:
                 with open(file, "rb", buffering=0) as opened:
                     os.fsync(opened.fileno())
-                    sums[name] = self._digest(opened.fileno())
+                    sums[name] = self._digests.of(opened.fileno())
             except FileNotFoundError as error:
-                raise _damaged(snapshot, name, _why(error)) from None
+                raise damaged(snapshot, name, why(error)) from None
         result = Sums(sums, disk)
         new = directory / f".{SUMS}"
         new.write_bytes(documents.write(result))
@@ -244,7 +244,7 @@ class Store:
         except FileNotFoundError:
             return found.disk
         except OSError as error:
-            raise _damaged(found.id, SUMS, _why(error)) from None
+            raise damaged(found.id, SUMS, why(error)) from None
 
     def pin(self, name: str) -> AbstractContextManager[None]:
         """Keep :meth:`collect` from removing a file that nothing reaches yet."""
@@ -286,36 +286,16 @@ class Store:
         except FileNotFoundError:
             _check_boot(found)
         except OSError as error:
-            raise _damaged(snapshot, SUMS, _why(error)) from None
+            raise damaged(snapshot, SUMS, why(error)) from None
         sizes = dict(found.sizes)
         if found.memory is not None:
             sizes[f"bases/{found.memory.base}.mem"] = found.shape.memory_bytes
         for name, file in self._needed(found, self.disk(found)):
             if sums is not None and name not in sums:
-                raise _damaged(snapshot, SUMS, f"has no sum of {name}")
+                raise damaged(snapshot, SUMS, f"has no sum of {name}")
             wanted = sums[name] if sums is not None else None
-            self._verify_file(snapshot, name, file, wanted, sizes.get(name))
+            self._digests.check(snapshot, name, file, wanted, sizes.get(name))
         return found
-
-    def _verify_file(
-        self, snapshot: str, name: str, file: Path, wanted: str | None, size: int | None
-    ) -> None:
-        try:
-            with open(file, "rb", buffering=0) as opened:
-                status = os.fstat(opened.fileno())
-                if size is not None and status.st_size != size:
-                    raise _damaged(snapshot, name, f"has {status.st_size} bytes, not {size}")
-                if wanted is not None and self._digest(opened.fileno()) != wanted:
-                    raise _damaged(snapshot, name, "does not have the content that was saved")
-        except OSError as error:
-            raise _damaged(snapshot, name, _why(error)) from None
-
-    def _digest(self, fd: int) -> str:
-        s = os.fstat(fd)
-        key = (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns)  # ctime changes with each hard link
-        if key not in self._verified:
-            self._verified[key] = digest_base(fd)
-        return self._verified[key]
 
     # Removing
 
@@ -323,7 +303,7 @@ class Store:
         """Remove a snapshot; what others need of it stays. Raises :exc:`SnapshotError`."""
         directory = self._own_directory(snapshot)
         if directory is None:
-            raise _unknown(snapshot)
+            raise unknown(snapshot)
         trash = directory.with_name(f"{_TRASH}{snapshot}")
         directory.rename(trash)
         shutil.rmtree(trash)
@@ -370,24 +350,6 @@ class Store:
         return unshared_bytes(self.root.rglob("*"))
 
 
-def _unknown(snapshot: str) -> SnapshotError:
-    return SnapshotError(f"There is no snapshot {snapshot!r}.", state="Nothing was changed.")
-
-
-def _damaged(snapshot: str, name: str, what: str) -> SnapshotError:
-    return SnapshotError(
-        f"Snapshot {snapshot} is damaged: {name} {what}.",
-        state="Nothing was started or changed; snapshots without this file are well.",
-        todo="Use another snapshot, or restore the file from a backup.",
-    )
-
-
-def _why(error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "is missing"
-    return f"cannot be read ({error.strerror})"
-
-
 def _check_boot(found: Manifest) -> None:
     """Refuse a snapshot without sums whose files may not have reached the disk in time."""
     if found.host_boot_id != host_boot_id():
@@ -404,33 +366,6 @@ def reachable(found: Manifest, disk: Iterable[Layer]) -> Iterator[str]:
         yield f"bases/{found.memory.base}.mem"
     for layer in (*disk, found.tools):
         yield f"layers/{layer.file_name}"
-
-
-def stored_bytes(files: Iterable[Path]) -> int:
-    """Return the bytes that files take on disk, each inode once."""
-    inodes = {}
-    for file in files:
-        with contextlib.suppress(FileNotFoundError):
-            status = file.lstat()
-            if stat.S_ISREG(status.st_mode):
-                inodes[status.st_dev, status.st_ino] = status.st_blocks * 512
-    return sum(inodes.values())
-
-
-def unshared_bytes(files: Iterable[Path]) -> int:
-    """Return the bytes on disk that would be free without ``files``: those of no other hard
-    link."""
-    links: Counter[tuple[int, int]] = Counter()
-    total = 0
-    for file in files:
-        with contextlib.suppress(FileNotFoundError):
-            status = file.lstat()
-            if not stat.S_ISREG(status.st_mode):
-                continue
-            links[status.st_dev, status.st_ino] += 1
-            if links[status.st_dev, status.st_ino] == status.st_nlink:
-                total += status.st_blocks * 512
-    return total
 
 
 def _fsync(path: Path) -> None:
