@@ -62,6 +62,8 @@ def guest() -> Iterator[Guest]:
         ours.setblocking(False)
         theirs.setblocking(False)
         guest = Guest(ours, theirs)
+        guest.turn()
+        assert [frame.kind for frame in guest.said()] == [Kind.BORN]
         yield guest
         guest.loop._epoll.close()
 

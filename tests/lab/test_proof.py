@@ -1,5 +1,6 @@
 """How experiments are run, without machines."""
 
+import asyncio
 import re
 from types import SimpleNamespace
 from typing import Any, cast
@@ -95,6 +96,17 @@ async def test_what_cannot_be_cleared_away_is_a_failed_check() -> None:
     [outcome] = await outcomes(Host(stuck=True), experiment("one", [GOOD]))
     assert [check.ok for check in outcome.checks] == [True, False]
     assert "it does not end" in outcome.checks[1].seen
+
+
+async def test_an_experiment_that_never_ends_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(_lab: Laboratory) -> list[Check]:
+        await asyncio.Event().wait()
+        return [GOOD]
+
+    monkeypatch.setattr("torpor.lab.proof.LIMIT", 0.01)
+    [outcome] = await outcomes(Host(), Experiment("endless", "Waits.", run))
+    assert [check.ok for check in outcome.checks] == [False]
+    assert "TimeoutError" in outcome.checks[0].seen
 
 
 async def test_interrupting_a_proof_is_no_failed_check() -> None:

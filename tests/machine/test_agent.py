@@ -32,3 +32,13 @@ async def test_a_freeze_finds_an_agent_that_was_replaced(host: Host, machine: Ma
     frozen = await host.freeze(machine, Wanted("run"))
     assert host.store.ids() == [frozen.manifest.id]
     assert (await machine.agent.run("/bin/true")).exit.ok
+
+
+async def test_a_program_that_takes_all_memory_is_killed_and_nothing_else(machine: Machine) -> None:
+    beside = await machine.agent.start(Command(["/bin/sleep", "600"]))
+    greedy = "import time\nkept = []\nwhile True: kept.append(bytearray(16 << 20))"
+    async with asyncio.timeout(300):
+        result = await machine.agent.run("/usr/bin/python3", "-c", greedy)
+    assert result.exit.signal == 9
+    commands = {each["id"]: each["running"] for each in await machine.agent.commands()}
+    assert commands[beside.id]

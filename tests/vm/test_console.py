@@ -94,7 +94,9 @@ async def test_what_was_read_is_in_the_file_for_the_next_program(followed: Follo
 async def test_the_file_follows_after_a_moment(followed: Followed) -> None:
     await followed.prints(b"news")
     async with asyncio.timeout(10):
-        while not (followed.file.exists() and followed.file.read_bytes() == b"news"):
+        while not (  # noqa: ASYNC110 - a file has no event
+            followed.file.exists() and followed.file.read_bytes() == b"news"
+        ):
             await asyncio.sleep(0.02)
 
 

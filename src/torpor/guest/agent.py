@@ -104,6 +104,9 @@ class Agent:
 def main() -> None:
     """Run the agent; this is what the tools disk's ``__main__`` calls."""
     try:
-        Agent(open_port(), CGROUP).run()
+        agent = Agent(open_port(), CGROUP)
+        # Only now: what the spawner starts is the user's, and may be killed for want of memory.
+        Path("/proc/self/oom_score_adj").write_text("-1000")
+        agent.run()
     except OSError as error:
         sys.exit(f"torpor agent: {error}")

@@ -7,7 +7,6 @@ import asyncio
 import json
 import secrets
 import signal
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -131,9 +130,10 @@ async def until(look: Callable[[], Awaitable[T | None]], what: str) -> T:
 
     Raises TimeoutError after :data:`PATIENCE`.
     """
-    deadline = time.monotonic() + PATIENCE
-    while not (found := await look()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {PATIENCE:g} s for {what}")
-        await asyncio.sleep(0.05)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not (found := await look()):
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise TimeoutError(f"waited {PATIENCE:g} s for {what}") from None
     return found

@@ -1,5 +1,6 @@
 """All experiments, and how they are run."""
 
+import asyncio
 import time
 import traceback
 from collections.abc import AsyncIterator, Iterable
@@ -31,6 +32,10 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     what_it_runs_on.EXPERIMENT,
 )
 
+LIMIT = 600.0
+"""Seconds after which an experiment is given up and has failed. None takes a tenth of it on two
+emulated cores."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -47,7 +52,8 @@ async def prove(lab: Laboratory, experiments: Iterable[Experiment]) -> AsyncIter
         began = time.monotonic()
         checks: list[Check] = []
         try:
-            checks = await experiment.run(lab)
+            async with asyncio.timeout(LIMIT):
+                checks = await experiment.run(lab)
             if not checks:
                 checks = [_broken(experiment, "it checked nothing")]
         except Exception as error:  # whatever goes wrong, the proof has failed and says how
