@@ -26,11 +26,11 @@ ALONE = 4
 
 async def tell(places: Places, console: Console) -> None:
     """Freeze, thaw and fork a machine, and print what happens. Raises ImageError, VmError."""
-    began = time.monotonic()
     async with AsyncExitStack() as stack:
         opening = laboratory(places, _steps(console))
         with console.status("Opening a laboratory"):
             lab = await stack.enter_async_context(opening)
+        began = time.monotonic()
         console.rule("Torpor: one machine, frozen, thawed and forked", align="left")
         machine, counter = await _start(lab, console)
         machine = await _pause(lab, console, machine, counter)

@@ -132,7 +132,7 @@ async def until(look: Callable[[], Awaitable[T | None]], what: str) -> T:
     """
     try:
         async with asyncio.timeout(PATIENCE):
-            while not (found := await look()):
+            while not (found := await look()):  # noqa: ASYNC110 - the guest has no events
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise TimeoutError(f"waited {PATIENCE:g} s for {what}") from None

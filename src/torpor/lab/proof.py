@@ -15,6 +15,11 @@ from torpor.lab.checks import (
     databases,
     files,
     files_only,
+    fork,
+    fork_randomness,
+    fork_storage,
+    runtimes,
+    streams,
     what_it_runs_on,
     writer,
 )
@@ -29,12 +34,17 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     files_only.EXPERIMENT,
     writer.EXPERIMENT,
     databases.EXPERIMENT,
+    fork.EXPERIMENT,
+    fork_storage.EXPERIMENT,
+    fork_randomness.EXPERIMENT,
+    streams.EXPERIMENT,
+    runtimes.EXPERIMENT,
     what_it_runs_on.EXPERIMENT,
 )
 
 LIMIT = 600.0
-"""Seconds after which an experiment is given up and has failed. None takes a tenth of it on two
-emulated cores."""
+"""Seconds after which an experiment is given up and has failed. None takes a third of it on two
+emulated cores, even if they are busy with other work, but for what the first one builds."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,9 @@ BUSYBOX = "/run/torpor/tools/bin/busybox"
 # Linux, arch/x86/entry/syscalls/syscall_64.tbl
 SYSCALLS = {
     "0": "read",
+    "7": "poll",
     "61": "wait4",
+    "130": "rt_sigsuspend",
     "202": "futex",
     "230": "clock_nanosleep",
     "232": "epoll_wait",
@@ -68,8 +70,8 @@ class Running:
 def programs() -> list[Program]:
     """Return all programs; those that sleep come last, to be asleep at the freeze."""
     python = ("/usr/bin/python3", "-c", program_text("blocked.py"))
-    node = ("/usr/bin/node", "-e", program_text("blocked.js"), "x")
-    go = ("/usr/bin/gojq", "--unbuffered", "-R", "-r", ".")
+    node = ("/usr/bin/node", "-e", program_text("blocked.js"))
+    go = ("/usr/bin/gojq", "-R", "-r", ".")
     # Go waits for its input by epoll if that is non-blocking when it starts (os.NewFile).
     nonblocking = "import os, sys; os.set_blocking(0, False); os.execv(sys.argv[1], sys.argv[1:])"
     seconds = f"{ASLEEP:g}"
@@ -77,19 +79,18 @@ def programs() -> list[Program]:
         Program("Python", "read", (*python, "read")),
         Program("Python", "epoll_wait", (*python, "epoll_wait")),
         Program("Python", "futex", (*python, "futex")),
-        Program("Node", "epoll_wait", (*node, "epoll_wait")),
+        Program("Node", "epoll_wait", (*node, "repeat")),
         Program("Go", "read", go),
-        Program("Go", "futex", go),
         Program("Go", "epoll_wait", ("/usr/bin/python3", "-c", nonblocking, *go)),
-        Program("sh", "read", ("/bin/sh", "-c", SHELL_ANSWERS)),
-        Program("static busybox", "read", (BUSYBOX, "sh", "-c", SHELL_ANSWERS)),
+        Program("shell", "read", ("/bin/sh", "-c", SHELL_ANSWERS)),
+        Program("static C", "poll", (BUSYBOX, "sh", "-c", SHELL_ANSWERS)),
         Program("Python", "clock_nanosleep", (*python, "sleep", seconds), sleeps=True),
         Program("Node", "epoll_wait", (*node, "sleep", seconds), sleeps=True),
-        Program("sh", "wait4", _shell("/bin/sh", f"sleep {seconds} & wait $!"), sleeps=True),
+        # The wait of Debian's sh is for a signal; its sleep is a process of its own.
+        Program("shell", "rt_sigsuspend", _shell("/bin/sh", f"sleep {seconds} & wait $!"), True),
         Program(
-            "static busybox",
+            "static C",
             "clock_nanosleep",
-            # Its shell has a sleep of its own, which does not fork.
             (BUSYBOX, *_shell("sh", f"{BUSYBOX} sleep {seconds}")),
             sleeps=True,
         ),
@@ -108,8 +109,7 @@ async def run(lab: Laboratory) -> list[Check]:
     started = [await _start(machine, each) for each in programs() if not each.sleeps]
     await _poke_all(started, "before")
     started += [await _start(machine, each) for each in programs() if each.sleeps]
-    for each in started:
-        await _see_blocked(machine, each)
+    await _see_blocked(machine, started)
     machine = (await pause(lab.host, machine, PAUSE)).machine
     for each in started:
         await each.exec.attach(machine.agent.channel)
@@ -118,10 +118,7 @@ async def run(lab: Laboratory) -> list[Check]:
     await lab.host.remove(frozen.manifest.id)
     await _poke_all(started, "after the checkpoint")
     for each in started:
-        if (
-            not each.program.sleeps
-            and await find_process(machine, each.exec.pid or 0) != each.process
-        ):
+        if each.exec.exit is None and await _process(machine, each.exec) != each.process:
             each.wrong.append("is another process")
     await asyncio.gather(*(_wait_asleep(each) for each in started if each.program.sleeps))
     lab.keep("runtimes/said.txt", "".join(f"{e.program.name}: {e.said!r}\n" for e in started))
@@ -132,24 +129,37 @@ async def run(lab: Laboratory) -> list[Check]:
 
 async def _start(machine: Machine, program: Program) -> Running:
     running = await machine.agent.start(Command(program.argv, stdin=True))
+    return Running(program, running, await _process(machine, running))
+
+
+async def _process(machine: Machine, running: Exec) -> Process | None:
     assert running.pid is not None
-    return Running(program, running, await find_process(machine, running.pid))
+    return await find_process(machine, running.pid)
 
 
-async def _see_blocked(machine: Machine, running: Running) -> None:
-    """Wait until the program is blocked where it is to be, in one of its threads."""
-    pid = running.exec.pid
+async def _see_blocked(machine: Machine, started: list[Running]) -> None:
+    """Wait until each program is blocked where it is to be, in a thread or a child of its own."""
+    pids = " ".join(str(each.exec.pid) for each in started)
+    # Of each thread of a program and of its children: the program's PID, the system call's number.
+    line = (
+        f"for p in {pids}; do for q in $p $(cat /proc/$p/task/$p/children); do"
+        " for t in /proc/$q/task/*/syscall; do"
+        ' read -r call _ <$t && echo "$p $call"; done; done; done'
+    )
 
     async def look() -> bool:
-        listed = await machine.agent.shell(f"cat /proc/{pid}/task/*/syscall")
-        numbers = [line.split()[0] for line in listed.stdout.decode().splitlines() if line]
-        running.blocked |= {SYSCALLS[each] for each in numbers if each in SYSCALLS}
-        return running.program.blocked_in in running.blocked
+        listed = (await machine.agent.shell(line)).stdout.decode().splitlines()
+        for each in started:
+            found = [text.split()[1] for text in listed if text.split()[0] == str(each.exec.pid)]
+            each.blocked |= {SYSCALLS[number] for number in found if number in SYSCALLS}
+        return all(each.program.blocked_in in each.blocked for each in started)
 
     try:
-        await until(look, f"{running.program.name} to be blocked")
+        await until(look, "all programs to be blocked")
     except TimeoutError:
-        running.wrong.append(f"was seen in {sorted(running.blocked)} only")
+        for each in started:
+            if each.program.blocked_in not in each.blocked:
+                each.wrong.append(f"was seen blocked in {sorted(each.blocked)} only")
 
 
 async def _poke_all(started: list[Running], word: str) -> None:

@@ -1,7 +1,7 @@
-// blocked.js HOW [SECONDS]: repeat each line of input, waiting for it in epoll_wait; or sleep.
+// blocked.js repeat|sleep [SECONDS]: repeat each line of input, or sleep; both wait in epoll_wait.
 const now = () => Number(process.hrtime.bigint()) / 1e9;
-const seconds = process.argv.at(-1);
-if (process.argv.includes("sleep")) {
+const [what, seconds] = process.argv.slice(1);
+if (what === "sleep") {
   const began = now();
   setTimeout(() => console.log(began, now()), 1000 * Number(seconds));
 } else {
