@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from torpor.vm import Command, Host, Machine, MachineDiedError, VmError, Wanted
+from torpor.vm import Command, Host, Machine, MachineDiedError, VmError, Wanted, agent, freeze, qmp
 
 pytestmark = pytest.mark.machine
 
@@ -56,3 +56,23 @@ async def test_a_machine_that_dies_during_a_freeze_leaves_no_snapshot(
         await freezing
     assert host.store.ids() == []
     assert [e.name for e in (host.home / "snapshots").iterdir()] == []
+
+
+async def test_a_qemu_that_does_not_answer_is_told_and_not_waited_for(
+    host: Host, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qmp, "ANSWER_LIMIT", 1.0)
+    monkeypatch.setattr(agent, "ANSWER_LIMIT", 1.0)
+    monkeypatch.setattr(agent, "WAKE_LIMIT_MS", 1000)
+    monkeypatch.setattr(freeze, "QUIESCE_LIMIT_MS", 1000)
+    os.kill(machine.pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(60):
+            with pytest.raises(VmError, match="did not answer"):
+                await host.freeze(machine, Wanted("run"))
+    finally:
+        os.kill(machine.pid, signal.SIGCONT)
+    assert host.store.ids() == []
+    assert (await (await machine.attached()).run("/bin/true")).exit.ok
+    frozen = await host.freeze(machine, Wanted("stop"))
+    assert host.store.ids() == [frozen.manifest.id]

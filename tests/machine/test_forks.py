@@ -43,9 +43,9 @@ async def test_a_checkpoint_can_be_forked_long_after_its_machine(
 async def test_a_stream_of_the_parent_goes_on_over_a_fork_and_can_be_had_in_the_child(
     host: Host, machine: Machine
 ) -> None:
-    count = "i=0; while [ $i -lt 300 ]; do echo $i; i=$((i + 1)); sleep 0.02; done"
+    count = "i=0; while [ $i -lt 100 ]; do echo $i; i=$((i + 1)); sleep 0.02; done"
     running = await machine.agent.start(Command(["/bin/sh", "-c", count]))
-    numbers = "".join(f"{n}\n" for n in range(300)).encode()
+    numbers = "".join(f"{n}\n" for n in range(100)).encode()
     early = b""
     async for item in running.output():
         assert isinstance(item, Output)
@@ -90,15 +90,14 @@ async def test_a_child_that_cannot_start_is_an_error_in_its_place(
 
 
 async def test_names_are_new_in_a_fork_and_kept_in_a_thaw(host: Host, machine: Machine) -> None:
-    names = "hostname; cat /etc/machine-id /etc/hostname /proc/sys/kernel/random/boot_id"
+    names = "hostname; cat /etc/machine-id /proc/sys/kernel/random/boot_id"
     own = await said(machine, names)
     (child,) = machines_of((await host.fork(machine, 1)).children)
     others = await said(child, names)
-    for mine, theirs in zip(own.split()[:3], others.split()[:3], strict=True):
-        assert mine != theirs
-    assert own.split()[3] == others.split()[3]  # it is the same boot
+    differ = [mine != theirs for mine, theirs in zip(own.split(), others.split(), strict=True)]
+    assert differ == [True, True, False]  # it is the same boot
     frozen = await host.freeze(child, Wanted("stop"))
     again = await host.thaw(frozen.manifest.id)
     assert await said(again, names) == others
     renamed = await host.thaw(frozen.manifest.id, Identity.of("renamed"))
-    assert (await said(renamed, "hostname; cat /etc/hostname")).split() == ["renamed"] * 2
+    assert await said(renamed, "hostname") == "renamed"

@@ -156,3 +156,11 @@ async def test_a_freeze_of_an_ended_machine(host: Host, machine: Machine) -> Non
     with pytest.raises(VmError, match="ended"):
         await host.freeze(machine, Wanted("stop"))
     nothing_is_left(host)
+
+
+@pytest.mark.parametrize("count", [-1, 0, 65])
+async def test_a_number_of_children_that_is_none(host: Host, machine: Machine, count: int) -> None:
+    with pytest.raises(HostError, match="1 to 64"):
+        await host.fork(machine, count)
+    assert host.store.ids() == []
+    assert (await machine.agent.run("/bin/true")).exit.ok

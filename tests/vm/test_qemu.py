@@ -105,7 +105,9 @@ def test_each_descriptor_is_used_and_each_that_is_used_is_inherited() -> None:
     used = {int(n) for n in re.findall(r"(?:/proc/self/fd/|\bfd=)(\d+)", " ".join(words))}
     assert used == set(DESCRIPTORS.all())
     files = {int(n) for n in re.findall(r"/dev/fdset/(\d+)", " ".join(words))}
-    added = [re.fullmatch(r"fd=(\d+),set=(\d+),opaque=[\w-]+", each) for each in values(words, "-add-fd")]
+    added = [
+        re.fullmatch(r"fd=(\d+),set=(\d+),opaque=[\w-]+", each) for each in values(words, "-add-fd")
+    ]
     sets = {int(each[1]): int(each[2]) for each in added if each}
     assert set(sets) == {24, 25, 26, 27, 28}
     assert set(sets.values()) == files

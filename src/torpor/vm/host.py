@@ -37,6 +37,7 @@ from torpor.vm.thaw import BootWanted, Site, boot, thaw
 
 AT_ONCE = max(4, 2 * (os.cpu_count() or 1))
 """Machines of a fork that are started at the same time; more would only wait for each other."""
+MOST_CHILDREN = 64
 DEEPEST = DEPTH + 4
 """Layers of a disk from which on a thaw waits until the snapshot's chain has been shortened."""
 
@@ -172,8 +173,15 @@ class Host:
     async def fork(self, machine: Machine, count: int) -> "Forked":
         """Make ``count`` new machines out of one that runs on.
 
-        A child that could not be started is an error in its place; the others live.
+        A child that could not be started is an error in its place; the others live. The snapshot
+        that they come from stays. Raises :exc:`HostError` if ``count`` is not 1 to 64.
         """
+        if not 1 <= count <= MOST_CHILDREN:
+            raise HostError(
+                f"A machine cannot be forked into {count}.",
+                state="Nothing was changed.",
+                todo=f"Ask for 1 to {MOST_CHILDREN} children at a time.",
+            )
         frozen = await self.freeze(machine, Wanted("run", children=count))
         return Forked(frozen, await self.thaw_many(frozen.manifest.id, count))
 

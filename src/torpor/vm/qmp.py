@@ -17,6 +17,8 @@ from torpor.vm.errors import VmError
 # The library logs what it also raises.
 logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL + 1)
 
+ANSWER_LIMIT = 60.0
+"""Seconds that QEMU may take for a command; a flush to a busy disk takes several."""
 ENDS = ("SHUTDOWN", "RESET", "STOP", "RESUME", "BLOCK_IO_ERROR", "GUEST_PANICKED")
 
 _UNLIMITED = 1 << 50
@@ -63,7 +65,13 @@ class Qmp:
         :exc:`QmpError`."""
         named = {name.replace("_", "-"): value for name, value in arguments.items()}
         try:
-            return await self._client.execute(command, named)
+            async with asyncio.timeout(ANSWER_LIMIT):
+                return await self._client.execute(command, named)
+        except TimeoutError:
+            raise QmpError(
+                f"QEMU did not answer {command} within {ANSWER_LIMIT:g} s.",
+                todo="Look whether its process is stopped, or the disk does not answer.",
+            ) from None
         except ExecuteError as error:
             raise QmpError(f"QEMU refused {command}: {error}.") from error
         except QMPError as error:
