@@ -3,13 +3,17 @@
 import asyncio
 import os
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from torpor.vm.base import seal_base
 from torpor.vm.qemu import maps_read_only
 
-KEPT = 8
-"""Bases that stay open after their last use; those of running machines QEMU keeps open itself."""
+KEEP_BYTES = 1 << 30
+"""Bytes of sealed copies that are kept for the next use; those of running machines QEMU keeps."""
+KEEP_OPEN = 32
+"""Bases that are kept open, where that costs no memory."""
 
 
 class OpenBases:
@@ -19,20 +23,24 @@ class OpenBases:
         self._read_only = maps_read_only(qemu_version)
         self._open: OrderedDict[str, asyncio.Future[int]] = OrderedDict()
 
-    async def get(self, base: str, file: Path) -> int:
-        """Return a descriptor of the base; it belongs to this object. Raises OSError."""
+    @asynccontextmanager
+    async def opened(self, base: str, file: Path) -> AsyncIterator[int]:
+        """Open the base ``base``, kept in ``file``, for the length of the block. Raises OSError."""
         known = self._open.get(base)
         if known is None:
             known = asyncio.ensure_future(self._open_base(file))
             self._open[base] = known
         self._open.move_to_end(base)
         try:
-            fd = await asyncio.shield(known)
+            fd = os.dup(await asyncio.shield(known))
         except OSError:
             self._open.pop(base, None)
             raise
-        await self._trim()
-        return fd
+        self._trim()
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def empty(self, size: int) -> int:
         """Return a descriptor of ``size`` bytes of zeros, for a cold boot; it is the caller's."""
@@ -52,13 +60,27 @@ class OpenBases:
         finally:
             os.close(source)
 
-    async def _trim(self) -> None:
-        while len(self._open) > KEPT:
-            _, oldest = self._open.popitem(last=False)
-            os.close(await oldest)
+    def _trim(self) -> None:
+        """Close what has not been used for longest; whoever uses it has a descriptor of its own."""
+        done = [(base, each.result()) for base, each in self._open.items() if _opened(each)]
+        kept = sum(self._cost(fd) for _, fd in done)
+        for base, fd in done[:-1]:
+            if kept <= KEEP_BYTES and len(self._open) <= KEEP_OPEN:
+                return
+            kept -= self._cost(fd)
+            del self._open[base]
+            os.close(fd)
+
+    def _cost(self, fd: int) -> int:
+        return 0 if self._read_only else os.fstat(fd).st_blocks * 512
 
     async def close(self) -> None:
         """Close all descriptors; machines keep theirs."""
         while self._open:
             _, each = self._open.popitem()
-            os.close(await each)
+            with suppress(OSError):
+                os.close(await each)
+
+
+def _opened(future: asyncio.Future[int]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None

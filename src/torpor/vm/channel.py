@@ -224,10 +224,12 @@ class Channel:
         said, _ = wire.parse_document(frame.payload)
         if said.get("epoch") != self._epoch or self._welcome.done():
             return
+        if said.get("version") != wire.VERSION:
+            raise WireError(f"the agent speaks version {plain(said.get('version'), 20)}")
         try:
             self._welcome.set_result(
                 Welcome(
-                    version=int(said["version"]),
+                    version=wire.VERSION,
                     boot_id=plain(said["boot_id"], 64),
                     agent_id=plain(said["agent_id"], 64),
                     mono_ns=int(said["mono_ns"]),

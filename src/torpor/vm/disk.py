@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from torpor.vm.errors import HostError, VmError
+from torpor.vm.pages import write_all
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ async def create_layer(file: Path, size: int) -> None:
     content = await _empty_layer(size)
     fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.write(fd, content.rstrip(b"\0"))
+        write_all(fd, content.rstrip(b"\0"), 0)
         os.ftruncate(fd, len(content))
     finally:
         os.close(fd)

@@ -128,7 +128,11 @@ async def _spawn(
         )
         os.close(writer)
         writer = -1
-        pid = await _child_pid(reader) if jail.namespaces else child.pid
+        try:
+            pid = await _child_pid(reader) if jail.namespaces else child.pid
+        except BaseException:
+            child.kill()  # also ends the thread that reads what it was to say
+            raise
     except FileNotFoundError as error:
         raise LaunchError(
             f"{error.filename} is not installed.", todo="Run `torpor doctor`."

@@ -73,16 +73,15 @@ async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -
     check_thaws_here(found, site.accelerator)
     assert found.memory is not None
     verified = asyncio.create_task(asyncio.to_thread(site.store.verify, snapshot))
-    async with _awaited(verified):
+    base = found.memory.base
+    async with _awaited(verified), site.bases.opened(base, site.store.base(base)) as base_fd:
         disk = site.store.disk(found)
-        needed = list(reachable(found, disk))
-        base_fd = await site.bases.get(found.memory.base, site.store.base(found.memory.base))
         record = _record_of(found, disk, site, uid, base_fd)
         # 1. QEMU, stopped: memory mapped from the base, an empty layer over the disk.
         async with _launched(site, record, base_fd, None) as machine:
             # From its record on, what the machine needs is kept. So it must still have been there.
             site.store.directory(snapshot)
-            await asyncio.to_thread(site.store.keep, needed)
+            await asyncio.to_thread(site.store.keep, list(reachable(found, disk)))
             moments.append(time.monotonic())
             # 2. The pages in which the machine differed from its base.
             mapping = guest_mapping(machine)
