@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -22,6 +22,7 @@ class OpenBases:
     def __init__(self, qemu_version: tuple[int, int, int]) -> None:
         self._read_only = maps_read_only(qemu_version)
         self._open: OrderedDict[str, asyncio.Future[int]] = OrderedDict()
+        self._awaited: Counter[str] = Counter()
 
     @asynccontextmanager
     async def opened(self, base: str, file: Path) -> AsyncIterator[int]:
@@ -31,11 +32,14 @@ class OpenBases:
             known = asyncio.ensure_future(self._open_base(file))
             self._open[base] = known
         self._open.move_to_end(base)
+        self._awaited[base] += 1
         try:
             fd = os.dup(await asyncio.shield(known))
         except OSError:
             self._open.pop(base, None)
             raise
+        finally:
+            self._awaited[base] -= 1
         self._trim()
         try:
             yield fd
@@ -62,7 +66,11 @@ class OpenBases:
 
     def _trim(self) -> None:
         """Close what has not been used for longest; whoever uses it has a descriptor of its own."""
-        done = [(base, each.result()) for base, each in self._open.items() if _opened(each)]
+        done = [
+            (base, each.result())
+            for base, each in self._open.items()
+            if _opened(each) and not self._awaited[base]
+        ]
         kept = sum(self._cost(fd) for _, fd in done)
         for base, fd in done[:-1]:
             if kept <= KEEP_BYTES and len(self._open) <= KEEP_OPEN:
