@@ -1,12 +1,15 @@
 """randomness.py DIRECTORY: ask the kernel for 16 random bytes, again and again, without a rest.
 
-The last values are kept in memory by number. A jump of the wall clock, which is set while this
-process is frozen, marks a thaw: the first value that was drawn after it is noted.
+SIGUSR2 makes it keep the values from then on, in memory, as many as there is room for. A jump of
+the wall clock, which is set while this process is frozen, marks a thaw: the number of the first
+value that was drawn after it is noted.
 """
 
 import os
 import random
 import secrets
+import signal
+import ssl
 import sys
 import time
 import uuid
@@ -15,15 +18,16 @@ from typing import Any
 
 from answering import answer_on_signal
 
-SIZE, KEPT, TOLD = 16, 1 << 18, 100
+SIZE, KEPT, TOLD = 16, 1 << 20, 100
 JUMP = 1_000_000_000
 directory = Path(sys.argv[1])
 values = bytearray(SIZE * KEPT)
 drawn = 0
+kept_from = 0
 thawed = -1
 random.seed()
 # Whatever these keep for later use is there before the fork.
-warm = (random.random(), uuid.uuid4(), secrets.token_hex())
+warm = (random.random(), uuid.uuid4(), secrets.token_hex(), ssl.RAND_bytes(SIZE))
 
 
 def tell() -> dict[str, Any]:
@@ -40,17 +44,22 @@ def tell() -> dict[str, Any]:
             "secrets.token_hex": secrets.token_hex(SIZE),
             "random.SystemRandom": random.SystemRandom().random(),
         },
-        "own": {"random.random": random.random()},
+        "own": {"random.random": random.random(), "RAND_bytes": ssl.RAND_bytes(SIZE).hex()},
     }
 
 
 def _value(n: int) -> str:
-    if not drawn - KEPT <= n < drawn:
-        return "?"
-    start = SIZE * (n % KEPT)
-    return values[start : start + SIZE].hex()
+    start = SIZE * (n - kept_from)
+    return values[start : start + SIZE].hex() if 0 <= start < len(values) else "?"
 
 
+def keep(_signal: int, _frame: object) -> None:
+    """Keep the values from the next one on."""
+    global kept_from
+    kept_from = drawn + 1
+
+
+signal.signal(signal.SIGUSR2, keep)
 answer_on_signal(str(directory), tell)
 after = time.time_ns()
 while True:
@@ -62,6 +71,7 @@ while True:
     # A thaw between the two: nobody can say on which side of it the value was drawn.
     if after - before > JUMP:
         thawed = drawn + 1
-    start = SIZE * (drawn % KEPT)
-    values[start : start + SIZE] = value
+    start = SIZE * (drawn - kept_from)
+    if 0 <= start < len(values):
+        values[start : start + SIZE] = value
     drawn += 1
