@@ -456,3 +456,24 @@ def test_plain_text_is_what_can_be_printed() -> None:
 
 def test_the_pause_between_hellos_is_short() -> None:
     assert 0 < channel_module.HELLO_EVERY < channel_module.HELLO_SLOWEST <= 1
+
+
+async def test_a_guest_that_is_awaited_in_silence_is_nudged(
+    guest: Guest, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lone flag wakes an agent to which a wake-up was lost, and says nothing."""
+    monkeypatch.setattr(channel_module, "NUDGE_AFTER", 0.02)
+    await asyncio.sleep(1.1)  # the first pause was begun with the usual length
+    loop = asyncio.get_running_loop()
+    asking = asyncio.ensure_future(channel.request("op"))
+    request = await guest.hears(Kind.REQUEST)
+    assert await loop.sock_recv(guest._theirs, 1) == wire.FLAG
+    assert await loop.sock_recv(guest._theirs, 1) == wire.FLAG
+    await guest.says(reply(request.stream, {"right": 1}))
+    assert (await asking)[0] == {"right": 1}
+    await asyncio.sleep(0.2)
+    with contextlib.suppress(BlockingIOError):
+        guest._theirs.recv(100)
+    await asyncio.sleep(0.2)
+    with pytest.raises(BlockingIOError):  # nothing is awaited, so nothing is said
+        guest._theirs.recv(1)

@@ -61,14 +61,19 @@ class Rest:
 
         ``received_ns`` is the monotonic time at which the request came in. The wall clock is set as
         NTP does it (RFC 5905, section 8): the host sent ``wall_ns`` ``held_ns`` after it had
-        received our ``echo_ns``, so half of the remaining round trip is the way here.
+        received our ``echo_ns``, so half of the remaining round trip is the way here. The clock may
+        be wrong by that half, on a busy host 80 ms; so after a round trip longer than
+        ``trip_limit_ns`` nothing is done, and ``again_ns`` in the answer is the next echo.
         """
+        trip = max(0, received_ns - int(wanted["echo_ns"]) - int(wanted["held_ns"]))
+        if trip > int(wanted.get("trip_limit_ns", trip)):
+            return {"again_ns": time.monotonic_ns()}
         add_entropy(self._random, bytes.fromhex(wanted["entropy"]))
         if "hostname" in wanted:
             socket.sethostname(wanted["hostname"])
         if "machine_id" in wanted:
             _overwrite("/etc/machine-id", wanted["machine_id"])
-        travel = max(0, received_ns - int(wanted["echo_ns"]) - int(wanted["held_ns"])) // 2
+        travel = trip // 2
         arrived = int(wanted["wall_ns"]) + travel
         time.clock_settime_ns(time.CLOCK_REALTIME, arrived + time.monotonic_ns() - received_ns)
         self._set(frozen=False, limit_ms=int(wanted["limit_ms"]))

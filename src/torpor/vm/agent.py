@@ -14,6 +14,9 @@ from torpor.vm.execs import Command, Exec, Exit
 PIECE = 256 << 10
 """Bytes of a file that cross the channel in one frame."""
 WAKE_LIMIT_MS = 10_000
+WAKE_TRIP_LIMITS_NS = (*[50_000_000] * 10, *[90_000_000] * 10, 1 << 62)
+"""How long a round trip may be from which the guest's clock is set, try by try. The clock is wrong
+by at most half of it."""
 ANSWER_LIMIT = 60.0
 """Seconds that an answer may take beyond the limit that the guest was given: for its sync, and for
 a busy host."""
@@ -83,13 +86,21 @@ class GuestAgent:
         wanted: dict[str, Any] = {
             "limit_ms": WAKE_LIMIT_MS,
             "entropy": secrets.token_hex(64),
-            "echo_ns": self.welcome.mono_ns,
         }
         if identity is not None:
             wanted |= {"hostname": identity.hostname, "machine_id": identity.machine_id}
-        wanted |= {"held_ns": time.monotonic_ns() - self.welcome.heard_ns, "wall_ns": clock()}
         limit = WAKE_LIMIT_MS / 1000 + ANSWER_LIMIT
-        await self.channel.request("wake", wanted, urgent=True, limit=limit)
+        echo_ns, heard_ns = self.welcome.mono_ns, self.welcome.heard_ns
+        for trip_limit_ns in WAKE_TRIP_LIMITS_NS:
+            held_ns = time.monotonic_ns() - heard_ns
+            wanted |= {"echo_ns": echo_ns, "held_ns": held_ns, "wall_ns": clock()}
+            wanted |= {"trip_limit_ns": trip_limit_ns}
+            answer, _ = await self.channel.request("wake", wanted, urgent=True, limit=limit)
+            heard_ns = time.monotonic_ns()
+            if "again_ns" not in answer:
+                return
+            echo_ns = int(_number(answer, "again_ns"))
+        raise GuestError("EPROTO", "the machine asks to be woken again and again")
 
     async def status(self) -> dict[str, Any]:
         """Return kernel, host name, uptime and wall clock of the guest, and whether it rests."""

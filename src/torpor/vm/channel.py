@@ -22,6 +22,9 @@ from torpor.vm.errors import ChannelLostError, GuestError, VmError
 HELLO_EVERY = 0.02
 """Seconds between two HELLOs: bytes are lost until the guest has opened its port."""
 HELLO_SLOWEST = 0.25
+NUDGE_AFTER = 1.0
+"""Seconds of silence after which the guest is nudged, while something is awaited of it."""
+NUDGE_SLOWEST = 10.0
 MAX_MESSAGE = 2000
 """Characters of a guest's error message that are passed on."""
 
@@ -70,11 +73,14 @@ class Channel:
         self._idle.set()
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._nudging: asyncio.Task[None] | None = None
+        self._heard = 0.0
 
     async def attach(self, limit: float) -> Welcome:
         """Begin an epoch: say HELLO until the agent echoes it. Raises :exc:`ChannelLostError`."""
         reader, self._writer = await asyncio.open_connection(sock=self._sock)
         self._reading = asyncio.create_task(self._read(reader), name="guest channel")
+        self._nudging = asyncio.create_task(self._nudge(), name="guest channel nudges")
         hello = wire.document({"version": wire.VERSION, "epoch": self._epoch})
         pause = HELLO_EVERY
         deadline = time.monotonic() + limit
@@ -190,6 +196,7 @@ class Channel:
         reason: VmError = ChannelLostError("The guest channel was closed.")
         try:
             while data := await reader.read(256 << 10):
+                self._heard = time.monotonic()
                 for frame in self._decoder.feed(data):
                     self._take(frame)
         except (OSError, ValueError) as error:
@@ -197,6 +204,23 @@ class Channel:
         if self._explain is not None:
             reason = await self._explain(reason)
         self.lose(reason)
+
+    async def _nudge(self) -> None:
+        """Send a lone flag, which says nothing, while an answer or output is awaited and none
+        comes.
+
+        A wake-up that is lost between QEMU and the guest (seen once under emulation, under load, in
+        some thousands of thaws) would otherwise leave bytes lying there until the next ones come.
+        """
+        pause = NUDGE_AFTER
+        while self._lost is None:
+            await asyncio.sleep(pause)
+            awaited = self._replies or self._streams
+            if awaited and time.monotonic() - self._heard >= pause:
+                self._write(wire.FLAG)
+                pause = min(2 * pause, NUDGE_SLOWEST)
+            else:
+                pause = NUDGE_AFTER
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == Kind.WELCOME:
@@ -251,6 +275,8 @@ class Channel:
             lost(reason)
         self._streams.clear()
         self._lost_streams.clear()
+        if self._nudging is not None:
+            self._nudging.cancel()
         if not self._welcome.done():
             self._welcome.set_exception(reason)
             self._welcome.exception()  # read: nobody may be waiting
