@@ -1,6 +1,7 @@
 """Bad input gives one clear error and leaves nothing behind."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -78,11 +79,11 @@ async def test_two_programs_cannot_open_one_home(start: Start, home: Path, host:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 160 MiB."""
+    """A file system of 1 GiB; two thirds are for what a home copies from a cache elsewhere."""
     image, place = tmp_path / "disk", tmp_path / "mounted"
     with image.open("wb") as opened:
-        opened.truncate(160 << 20)
-    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+        opened.truncate(1 << 30)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
     place.mkdir()
     subprocess.run(["mount", "-o", "loop", image, place], check=True)
     yield place
@@ -95,6 +96,14 @@ def fill(disk: Path, leave: int) -> Path:
     with ballast.open("wb") as opened:
         os.posix_fallocate(opened.fileno(), 0, space.f_bavail * space.f_frsize - leave)
     return ballast
+
+
+def fill_up(disk: Path) -> Path:
+    rest = disk / "rest"
+    with rest.open("wb", buffering=0) as opened, contextlib.suppress(OSError):
+        while True:
+            opened.write(bytes(4096))
+    return rest
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
@@ -113,13 +122,21 @@ async def test_a_full_disk_at_a_freeze(start: Start, small_disk: Path) -> None:
             assert (await machine.agent.run("/bin/true")).exit.ok
         after = sorted(p.name for p in (small_disk / "home").rglob("*") if p.is_file())
         assert after == before
-        ballast.unlink()
+        rest = fill_up(small_disk)
+        with pytest.raises(HostError, match="No space left"):
+            await host.thaw(start.golden, Identity.of("none"))
+        assert list(host.machines) == [machine.id]
+        assert host.processes() == [machine.pid]
+        for file in (ballast, rest):
+            file.unlink()
         frozen = await host.freeze(machine, Wanted("stop", "delta"))
         await host.durable(frozen.manifest.id)
         thawed = await host.thaw(frozen.manifest.id)
         assert await thawed.agent.read_file("/root/file") == b"before\n"
         await host.end(thawed)
     finally:
+        for left in list(host.machines.values()):
+            await host.end(left)
         await host.close()
 
 
@@ -148,6 +165,8 @@ async def test_a_full_disk_holds_the_writer_until_there_is_space(
         assert again.stdout == result.stdout
         await host.end(machine)
     finally:
+        for left in list(host.machines.values()):
+            await host.end(left)
         await host.close()
 
 

@@ -50,3 +50,10 @@ class FreezeError(VmError):
 
 class SnapshotError(VmError):
     """A snapshot is unknown, damaged, of another version or unfit for this host."""
+
+
+def told(error: Exception) -> str:
+    """Return in a sentence what an error of the system or of this package says."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."
+    return str(error) or "It took too long."

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from torpor.vm.errors import ChannelLostError, FreezeError, MachineDiedError, VmError
+from torpor.vm.errors import ChannelLostError, FreezeError, MachineDiedError, VmError, told
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import Manifest
 from torpor.vm.new_snapshot import NewSnapshot, Wanted
@@ -102,7 +102,7 @@ async def _put_together(
         if isinstance(error, MachineDiedError):
             raise error from None
         raise FreezeError(
-            f"Machine {machine.id} could not be frozen: {_told(error)}",
+            f"Machine {machine.id} could not be frozen: {told(error)}",
             state="It runs on as before, and no snapshot was made.",
         ) from error
     finally:
@@ -110,12 +110,6 @@ async def _put_together(
         if machine.running:
             with contextlib.suppress(VmError):  # the snapshot stands; a dead machine tells itself
                 await asyncio.shield(new.settle())
-
-
-def _told(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."
-    return str(error) or "It took too long."
 
 
 @asynccontextmanager

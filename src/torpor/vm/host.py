@@ -8,6 +8,7 @@ program; the next one that opens the directory adopts them.
 import asyncio
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import secrets
@@ -22,7 +23,7 @@ from torpor.vm.accelerator import QEMU, Accelerator
 from torpor.vm.agent import Identity
 from torpor.vm.bases import OpenBases
 from torpor.vm.disk import Layer, node_name
-from torpor.vm.errors import HostError, SnapshotError, VmError
+from torpor.vm.errors import HostError, SnapshotError, VmError, told
 from torpor.vm.flatten import DEPTH, shorten
 from torpor.vm.freeze import Frozen, freeze
 from torpor.vm.jail import Jail, end_all, pick_uid
@@ -112,7 +113,7 @@ class Host:
     async def boot(self, wanted: BootWanted, identity: Identity | None = None) -> Machine:
         """Start a machine from a disk. Raises :exc:`VmError`, and leaves nothing behind then."""
         check_fits(wanted.shape, free_bytes=_free_memory())
-        with self._uid() as uid:
+        with self._uid() as uid, _started():
             return self._enter(await boot(self._site, wanted, identity, uid))
 
     async def boot_files(
@@ -138,7 +139,7 @@ class Host:
         """
         if snapshot in self._committing and len(self.store.manifest(snapshot).disk) > DEEPEST:
             await self.durable(snapshot)
-        with self._uid() as uid:
+        with self._uid() as uid, _started():
             return self._enter(await thaw(self._site, snapshot, identity, uid))
 
     async def freeze(self, machine: Machine, wanted: Wanted) -> Frozen:
@@ -152,8 +153,13 @@ class Host:
         snapshot = frozen.manifest.id
         task = asyncio.create_task(self._make_durable(snapshot), name=f"durable {snapshot}")
         self._committing[snapshot] = task
-        task.add_done_callback(lambda _: self._committing.pop(snapshot, None))
+        task.add_done_callback(functools.partial(self._committed, snapshot))
         return frozen
+
+    def _committed(self, snapshot: str, task: asyncio.Task[None]) -> None:
+        self._committing.pop(snapshot, None)
+        if not task.cancelled():
+            task.exception()  # taken note of: it is not durable, and durable() tries again
 
     async def _make_durable(self, snapshot: str) -> None:
         found = self.store.manifest(snapshot)
@@ -313,6 +319,17 @@ class Forked:
 
     frozen: Frozen
     children: "list[Machine | VmError]"
+
+
+@contextlib.contextmanager
+def _started() -> Iterator[None]:
+    """Tell what the system refuses to a machine that is being started as an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise HostError(
+            f"A machine could not be started: {told(error)}", state="Nothing of it is left."
+        ) from error
 
 
 def _home_id(home: Path) -> str:
