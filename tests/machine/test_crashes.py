@@ -1,5 +1,6 @@
 """The program is killed at random moments, and nothing that it had said was done is lost."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,29 @@ async def test_a_machine_left_stopped_and_resting_is_set_going_again(
         await again.end(adopted)
     finally:
         await again.close()
+
+
+async def test_a_copy_of_a_home_leaves_the_machines_of_the_first_alone(
+    start: Start, home: Path
+) -> None:
+    host = await open_host(start, home / "first")
+    machine = await host.thaw(start.golden, Identity.of("first"))
+    try:
+        shutil.copytree(home / "first" / "machines", home / "copy" / "machines", ignore=_sockets)
+        shutil.copy2(home / "first" / "host.id", home / "copy" / "host.id")
+        copy = await open_host(start, home / "copy")
+        try:
+            assert [each.outcome for each in copy.recovered] == ["removed"]
+            assert copy.machines == {}
+            assert copy.processes() == []
+        finally:
+            await copy.close()
+        assert machine.running
+        assert (await machine.agent.run("/bin/true")).exit.ok
+    finally:
+        await host.end(machine)
+        await host.close()
+
+
+def _sockets(directory: str, names: list[str]) -> list[str]:
+    return [name for name in names if (Path(directory) / name).is_socket()]

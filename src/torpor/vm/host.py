@@ -274,6 +274,9 @@ class Host:
             record = documents.read(MachineRecord, directory / RECORD)
         except (VmError, OSError) as error:
             return await self._discard(directory, f"its record cannot be read: {error}")
+        if record.name != f"{self._site.name}{directory.name}":
+            # Of a home that this one was copied from: the process, if there is one, is that one's.
+            return await self._discard(directory, "it belongs to another home")
         ending = record.ending is not None and record.ending in self.store.ids()
         if ending:
             return await self._discard(directory, f"its snapshot {record.ending} is complete")

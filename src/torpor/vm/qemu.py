@@ -12,6 +12,8 @@ DISK = "root"
 SLOTS = ("workspace", "spare")
 """Disks without content: virtio-mmio has no hotplug, so what a machine may get later has its place
 now."""
+# No PIT: the kernel needs none once it knows the rate of the TSC, and QEMU's own timers for it kept an
+# idle machine awake (0.6 % of a core with it, 0.3 % without).
 MACHINE = ",".join((
     "microvm", "x-option-roms=on", "acpi=on", "pit=off", "pic=on", "rtc=on", "isa-serial=on",
     "suppress-vmdesc=on", "memory-backend=ram",
@@ -135,7 +137,8 @@ def _memory(shape: Shape, accelerator: Accelerator, fd: int | None) -> str:
     if fd is None:
         return f"memory-backend-ram,id=ram,size={shape.memory_mib}M"
     # share=off maps privately, so the base is never written. QEMU before 8.2 still opens the file
-    # for # writing, so there it is a sealed copy in memory (torpor.vm.base.seal_base).
+    # for
+    # writing, so there it is a sealed copy in memory (torpor.vm.base.seal_base).
     access = "readonly=on,rom=off," if maps_read_only(accelerator.qemu_version) else ""
     return (
         f"memory-backend-file,id=ram,size={shape.memory_mib}M,{access}share=off,"
