@@ -12,7 +12,7 @@ DISK = "root"
 SLOTS = ("workspace", "spare")
 """Disks without content: virtio-mmio has no hotplug, so what a machine may get later has its place
 now."""
-# No PIT: the kernel needs none once it knows the rate of the TSC, and QEMU's own timers for it kept an
+# No PIT: the kernel needs none once it knows the rate of the TSC, and QEMU's timers for it kept an
 # idle machine awake (0.6 % of a core with it, 0.3 % without).
 MACHINE = ",".join((
     "microvm", "x-option-roms=on", "acpi=on", "pit=off", "pic=on", "rtc=on", "isa-serial=on",
