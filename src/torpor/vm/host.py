@@ -113,7 +113,7 @@ class Host:
     async def boot(self, wanted: BootWanted, identity: Identity | None = None) -> Machine:
         """Start a machine from a disk. Raises :exc:`VmError`, and leaves nothing behind then."""
         check_fits(wanted.shape, free_bytes=_free_memory())
-        with self._uid() as uid, _started():
+        with self._uid() as uid, self._cleaned():
             return self._enter(await boot(self._site, wanted, identity, uid))
 
     async def boot_files(
@@ -139,7 +139,7 @@ class Host:
         """
         if snapshot in self._committing and len(self.store.manifest(snapshot).disk) > DEEPEST:
             await self.durable(snapshot)
-        with self._uid() as uid, _started():
+        with self._uid() as uid, self._cleaned():
             return self._enter(await thaw(self._site, snapshot, identity, uid))
 
     async def freeze(self, machine: Machine, wanted: Wanted) -> Frozen:
@@ -225,6 +225,7 @@ class Host:
         """End a machine and forget it; its state since its last snapshot is lost."""
         await machine.remove()
         self.machines.pop(machine.id, None)
+        self.collect()
 
     def _enter(self, machine: Machine) -> Machine:
         self.machines[machine.id] = machine
@@ -234,6 +235,20 @@ class Host:
     def _forget(self, machine: Machine, _reason: VmError) -> None:
         self.machines.pop(machine.id, None)
         shutil.rmtree(machine.directory, ignore_errors=True)
+        self.collect()
+
+    @contextlib.contextmanager
+    def _cleaned(self) -> Iterator[None]:
+        """Leave nothing of a machine that cannot be started; tell the system's refusal as ours."""
+        try:
+            yield
+        except BaseException as error:
+            self.collect()
+            if isinstance(error, OSError):
+                raise HostError(
+                    f"A machine could not be started: {told(error)}", state="Nothing of it is left."
+                ) from error
+            raise
 
     @contextlib.contextmanager
     def _uid(self) -> Iterator[int]:
@@ -322,17 +337,6 @@ class Forked:
 
     frozen: Frozen
     children: "list[Machine | VmError]"
-
-
-@contextlib.contextmanager
-def _started() -> Iterator[None]:
-    """Tell what the system refuses to a machine that is being started as an error of ours."""
-    try:
-        yield
-    except OSError as error:
-        raise HostError(
-            f"A machine could not be started: {told(error)}", state="Nothing of it is left."
-        ) from error
 
 
 def _home_id(home: Path) -> str:

@@ -54,6 +54,7 @@ class Store:
         self._digests = Digests()
         self._building: set[str] = set()
         self._pinned: set[str] = set()
+        self._reached: dict[str, frozenset[str]] = {}
         for part in ("snapshots", "bases", "layers"):
             (root / part).mkdir(parents=True, exist_ok=True)
         root.chmod(0o700)
@@ -118,14 +119,12 @@ class Store:
                 continue
             found = self._object(name)
             new = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-            try:
-                os.link(found, new)
-            except OSError as error:
-                if error.errno != errno.EXDEV:
-                    raise
-                copy_base(found, new)
-                new.chmod(found.stat().st_mode & 0o777)
-            new.rename(place)
+            with self.pin(f"{place.parent.name}/{new.name}"):
+                try:
+                    _link_or_copy(found, new)
+                    new.rename(place)
+                finally:
+                    new.unlink(missing_ok=True)
 
     def _object(self, name: str) -> Path:
         file_name = name.partition("/")[2]
@@ -304,6 +303,7 @@ class Store:
         directory = self._own_directory(snapshot)
         if directory is None:
             raise unknown(snapshot)
+        self._reached.pop(snapshot, None)
         trash = directory.with_name(f"{_TRASH}{snapshot}")
         directory.rename(trash)
         shutil.rmtree(trash)
@@ -329,11 +329,9 @@ class Store:
         reached = set(used) | self._pinned
         for snapshot in self.ids():
             try:
-                found = self.manifest(snapshot)
-                disk = self.disk(found)
+                reached.update(self._reached_by(snapshot))
             except (SnapshotError, OSError):
                 return Collected(tuple(names), freed)
-            reached.update(reachable(found, disk))
         for part in ("bases", "layers"):
             for file in (self.root / part).iterdir():
                 if f"{part}/{file.name}" not in reached and not file.is_dir():
@@ -341,6 +339,18 @@ class Store:
                     names.append(f"{part}/{file.name}")
                     file.unlink()
         return Collected(tuple(names), freed)
+
+    def _reached_by(self, snapshot: str) -> frozenset[str]:
+        """Return the store paths that a snapshot needs; read once from where it does not change."""
+        known = self._reached.get(snapshot)
+        if known is not None:
+            return known
+        final = self.durable(snapshot)
+        found = self.manifest(snapshot)
+        reached = frozenset(reachable(found, self.disk(found)))
+        if final:
+            self._reached[snapshot] = reached
+        return reached
 
     def stored_bytes(self) -> int:
         """Return what would be free if this store were removed, in bytes.
@@ -366,6 +376,16 @@ def reachable(found: Manifest, disk: Iterable[Layer]) -> Iterator[str]:
         yield f"bases/{found.memory.base}.mem"
     for layer in (*disk, found.tools):
         yield f"layers/{layer.file_name}"
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy_base(source, target)
+        target.chmod(source.stat().st_mode & 0o777)
 
 
 def _fsync(path: Path) -> None:
