@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +17,7 @@ from torpor.vm import (
     SIZES,
     Boot,
     FreezeError,
+    GuestAgent,
     Host,
     HostError,
     Identity,
@@ -56,7 +58,7 @@ async def test_a_kernel_that_does_not_boot(start: Start, host: Host, tmp_path: P
     noise = tmp_path / "noise"
     noise.write_bytes(os.urandom(1 << 20))
     good = boot_wanted(start.maker, start.image, SIZES["mars-1vcpu-1gb"])
-    bad = replace(good, boot=Boot(noise, start.maker.parts.initramfs), limit=20)
+    bad = replace(good, boot=Boot(noise, start.maker.parts.initramfs), limits=(5.0, 15.0))
     with pytest.raises(VmError):
         await host.boot(bad)
     nothing_is_left(host)
@@ -66,7 +68,9 @@ async def test_a_kernel_that_panics_is_shown(start: Start, host: Host, tmp_path:
     empty = tmp_path / "empty"
     empty.write_bytes(b"")
     good = boot_wanted(start.maker, start.image, SIZES["mars-1vcpu-1gb"])
-    bad = replace(good, boot=Boot(start.maker.parts.kernel, start.maker.parts.kernel), limit=60)
+    bad = replace(
+        good, boot=Boot(start.maker.parts.kernel, start.maker.parts.kernel), limits=(60.0,)
+    )
     with pytest.raises(VmError, match="panic"):
         await host.boot(bad)
     nothing_is_left(host)
@@ -183,3 +187,24 @@ async def test_a_number_of_children_that_is_none(host: Host, machine: Machine, c
         await host.fork(machine, count)
     assert host.store.ids() == []
     assert (await machine.agent.run("/bin/true")).exit.ok
+
+
+async def test_a_boot_that_hangs_is_tried_again(
+    start: Start, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that says nothing is ended, and the next one is given more time."""
+    tried: list[int] = []
+    attach = Machine.attach
+
+    async def hanging(machine: Machine, limit: float) -> GuestAgent:
+        tried.append(machine.pid)
+        if len(tried) == 1:
+            os.kill(machine.pid, signal.SIGSTOP)
+        return await attach(machine, limit)
+
+    monkeypatch.setattr(Machine, "attach", hanging)
+    wanted = boot_wanted(start.maker, start.image, SIZES["mars-2vcpu-1gb"])
+    machine = await host.boot(replace(wanted, limits=(2.0, 120.0)))
+    assert (await machine.agent.run("/bin/true")).exit.ok
+    assert len(tried) == 2
+    assert host.processes() == [machine.pid]

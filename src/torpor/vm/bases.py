@@ -12,8 +12,8 @@ from torpor.vm.qemu import maps_read_only
 
 KEEP_BYTES = max(1 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
 """Bytes of sealed copies that are kept for the next use: a quarter of the host's memory. What
-running machines map, they keep themselves. A copy grows up to the size of a machine's memory, because
-a hole is filled when a machine first touches it."""
+running machines map, they keep themselves. A copy grows up to the size of a machine's memory: a
+hole is filled when a machine first touches it."""
 KEEP_OPEN = 32
 """Bases that are kept open, where that costs no memory."""
 

@@ -22,12 +22,19 @@ class LaunchError(VmError):
     """QEMU did not come up, or the guest did not report."""
 
 
+class SilentError(LaunchError):
+    """A machine was started and runs, but its agent did not answer; ``console`` is what it showed."""
+
+    def __init__(self, happened: str, *, console: str = "", **rest: str) -> None:
+        super().__init__(_with_console(happened, console), **rest)
+        self.console = console
+
+
 class MachineDiedError(VmError):
     """A machine's process ended without being asked to. ``console`` has its last lines."""
 
     def __init__(self, happened: str, *, console: str = "", **rest: str) -> None:
-        shown = f"{happened}\nThe console's last lines:\n{console}" if console else happened
-        super().__init__(shown, **rest)
+        super().__init__(_with_console(happened, console), **rest)
         self.console = console
 
 
@@ -50,6 +57,10 @@ class FreezeError(VmError):
 
 class SnapshotError(VmError):
     """A snapshot is unknown, damaged, of another version or unfit for this host."""
+
+
+def _with_console(happened: str, console: str) -> str:
+    return f"{happened}\nThe console's last lines:\n{console}" if console else happened
 
 
 def told(error: Exception) -> str:

@@ -20,7 +20,7 @@ from torpor.vm.agent import Identity
 from torpor.vm.bases import OpenBases
 from torpor.vm.delta import Delta
 from torpor.vm.disk import Layer, create_layer
-from torpor.vm.errors import LaunchError, SnapshotError
+from torpor.vm.errors import ChannelLostError, LaunchError, SilentError, SnapshotError
 from torpor.vm.jail import Jail, end_all
 from torpor.vm.launch import Boot, Parts, launch
 from torpor.vm.machine import Machine, ThawTimes, write_record
@@ -50,14 +50,18 @@ class Site:
 
 @dataclass(frozen=True)
 class BootWanted:
-    """A cold boot: the layers of its disk, bottom first, and what boots it."""
+    """A cold boot: the layers of its disk, bottom first, and what boots it.
+
+    ``limits`` are the seconds that each try may take: under emulation a kernel hangs now and then
+    while it finds out about its clocks (once in some 200 boots), and the next try goes well.
+    """
 
     shape: Shape
     disk: tuple[Layer, ...]
     tools: Layer
     guest: GuestVersions
     boot: Boot
-    limit: float = 180.0
+    limits: tuple[float, ...] = (60.0, 120.0, 180.0)
     snapshot: str | None = None
     generation: int = 0
 
@@ -106,6 +110,15 @@ async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -
 
 async def boot(site: Site, wanted: BootWanted, identity: Identity | None, uid: int) -> Machine:
     """Start a machine from a disk; it is ready when this returns. Raises as :func:`thaw`."""
+    for limit in wanted.limits[:-1]:
+        with contextlib.suppress(SilentError):
+            return await _boot_once(site, wanted, identity, uid, limit)
+    return await _boot_once(site, wanted, identity, uid, wanted.limits[-1])
+
+
+async def _boot_once(
+    site: Site, wanted: BootWanted, identity: Identity | None, uid: int, limit: float
+) -> Machine:
     memory = site.bases.empty(wanted.shape.memory_bytes)
     try:
         status = os.fstat(memory)
@@ -130,7 +143,7 @@ async def boot(site: Site, wanted: BootWanted, identity: Identity | None, uid: i
         async with _launched(site, record, memory, wanted.boot) as started:
             layers = [f"layers/{layer.file_name}" for layer in (*wanted.disk, wanted.tools)]
             await asyncio.to_thread(site.store.keep, layers)
-            await _wake(started, identity, site, wanted.limit)
+            await _wake(started, identity, site, limit)
             return started
     finally:
         os.close(memory)
@@ -224,7 +237,11 @@ async def _launched(
 
 
 async def _wake(machine: Machine, identity: Identity | None, site: Site, limit: float) -> None:
-    agent = await machine.attach(limit)
+    try:
+        agent = await machine.attach(limit)
+    except ChannelLostError as error:
+        state = "It was ended again."
+        raise SilentError(error.happened, console=machine.console.tail(), state=state) from error
     await agent.wake(identity, site.clock)
     machine.update(ready=True, guest_boot_id=agent.welcome.boot_id)
 
