@@ -23,7 +23,7 @@ class LaunchError(VmError):
 
 
 class SilentError(LaunchError):
-    """A machine was started and runs, but its agent did not answer; ``console`` is what it showed."""
+    """A machine was started and runs, but its agent is silent. ``console`` has its last lines."""
 
     def __init__(self, happened: str, *, console: str = "", **rest: str) -> None:
         super().__init__(_with_console(happened, console), **rest)
