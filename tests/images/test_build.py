@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from torpor.images import GuestParts, Image, Recipe, debian_image, guest_parts, parts, silent
+from torpor.images import (
+    GuestParts,
+    Image,
+    ImageError,
+    Recipe,
+    debian_image,
+    guest_parts,
+    parts,
+    silent,
+)
 from torpor.settings import default_places
 
 pytestmark = pytest.mark.machine
@@ -145,3 +154,10 @@ def test_machine_without_its_tools_disk_says_so_and_ends(
     )
     assert "torpor: no disk with the serial torpor-tools" in console
     assert "Kernel panic" in console
+
+
+async def test_an_image_of_packages_that_do_not_exist(tmp_path: Path) -> None:
+    unknown = Recipe(name="unknown", packages=("no-such-package-as-this",))
+    with pytest.raises(ImageError, match="no-such-package-as-this"):
+        await debian_image(tmp_path, unknown, silent)
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"] == []

@@ -148,3 +148,27 @@ async def test_commands_run_as_whom_and_where_they_are_told(machine: Machine) ->
     assert words[:3] == [b"0", b"1", b"2"]
     assert words[-3] == words[-2]
     assert words[-1] == b"0022"
+
+
+async def test_a_command_of_a_minute_outlives_its_client(start: Start, home: Path) -> None:
+    """Nobody is there while it runs, not even the program that started it; then all is replayed."""
+    host = await open_host(start, home)
+    machine = await host.thaw(start.golden, Identity.of("minute"))
+    line = "for n in $(seq 60); do echo second $n; sleep 1; done"
+    running = await machine.agent.start(Command(["/bin/sh", "-c", line]))
+    first = await read_some(running, 10)
+    assert first.startswith(b"second 1\n")
+    await host.close()
+    await asyncio.sleep(61)
+    again = await open_host(start, home)
+    adopted = again.machines[machine.id]
+    replay = await adopted.agent.attach(running.id)
+    out, err = await replay.collect()
+    assert out == b"".join(b"second %d\n" % n for n in range(1, 61))
+    assert err == b""
+    assert replay.exit is not None
+    assert replay.exit.ok
+    await running.attach(adopted.agent.channel)
+    assert first + (await running.collect())[0] == out
+    await again.end(adopted)
+    await again.close()

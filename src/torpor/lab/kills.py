@@ -48,7 +48,8 @@ async def kill_once(maker: Maker, home: Path, delay: float, heard: Heard) -> Non
             hear(line, heard)
             await asyncio.sleep(delay)
             process.kill()
-            for line in (await process.stdout.read()).splitlines():
+            *lines, _cut_off = (await process.stdout.read()).split(b"\n")
+            for line in lines:
                 hear(line, heard)
             await process.stderr.read()
             await process.wait()
