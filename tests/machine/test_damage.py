@@ -52,7 +52,7 @@ async def test_each_damage_to_each_file_is_refused(host: Host, machine: Machine)
     damages = [(f, d) for f, d in damages if (f.name, d) != ("sums.json", remove)]
     damages.append((directory / "manifest.json", of_another_version))
     for file, damage in damages:
-        kept = file.with_suffix(".kept")
+        kept = host.home / "kept"
         shutil.copy2(file, kept)
         damage(file)
         with pytest.raises(SnapshotError) as caught:

@@ -1,7 +1,9 @@
 """Killing the program at random moments of freeze, thaw and fork, and looking at what it left."""
 
 import asyncio
+import contextlib
 import random
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -41,18 +43,17 @@ async def kill_once(maker: Maker, home: Path, delay: float, heard: Heard) -> Non
     try:
         async with asyncio.timeout(LIMIT):
             line = await process.stdout.readline()
-            if not line:
-                raise VmError(
-                    f"The victim died by itself: {(await process.stderr.read()).decode()[-3000:]}"
-                )
-            hear(line, heard)
-            await asyncio.sleep(delay)
-            process.kill()
+            if line:
+                hear(line, heard)
+                await asyncio.sleep(delay)
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
             *lines, _cut_off = (await process.stdout.read()).split(b"\n")
             for line in lines:
                 hear(line, heard)
-            await process.stderr.read()
-            await process.wait()
+            complaint = (await process.stderr.read()).decode(errors="replace")
+            if await process.wait() != -signal.SIGKILL:
+                raise VmError(f"The victim died by itself: {complaint[-3000:]}")
     finally:
         if process.returncode is None:  # we were interrupted: it must not work on without us
             process.kill()
