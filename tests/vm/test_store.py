@@ -688,3 +688,21 @@ def test_a_hard_link_counts_once_and_a_symbolic_link_not_as_its_target(tmp_path:
 
 def test_a_store_is_for_its_owner_only(store: Store) -> None:
     assert store.root.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_collection_spares_what_is_just_being_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golden = Store(tmp_path / "golden")
+    (golden.root / "layers/root.raw").write_bytes(b"root")
+    home = Store(tmp_path / "home", golden)
+    real = store_module._link_or_copy
+
+    def link_and_collect(source: Path, target: Path) -> None:
+        real(source, target)
+        home.collect(())
+
+    monkeypatch.setattr(store_module, "_link_or_copy", link_and_collect)
+    home.keep(["layers/root.raw"])
+    assert (home.root / "layers/root.raw").read_bytes() == b"root"
+    assert [file.name for file in (home.root / "layers").iterdir()] == ["root.raw"]

@@ -23,7 +23,7 @@ from torpor.vm.accelerator import QEMU, Accelerator
 from torpor.vm.agent import Identity
 from torpor.vm.bases import OpenBases
 from torpor.vm.disk import Layer, node_name
-from torpor.vm.errors import HostError, SnapshotError, VmError, told
+from torpor.vm.errors import HostError, VmError, told
 from torpor.vm.flatten import DEPTH, shorten
 from torpor.vm.freeze import Frozen, freeze
 from torpor.vm.jail import Jail, end_all, pick_uid
@@ -280,7 +280,9 @@ class Host:
         self.collect()
         for snapshot in self.store.ids():
             if not self.store.durable(snapshot):
-                with contextlib.suppress(SnapshotError, OSError):
+                with contextlib.suppress(
+                    VmError, OSError
+                ):  # it is as it was, and is told at a thaw
                     await asyncio.to_thread(self.store.verify, snapshot)
                     await self._make_durable(snapshot)
 

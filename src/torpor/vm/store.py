@@ -326,7 +326,7 @@ class Store:
                 freed += unshared_bytes(entry.rglob("*"))
                 names.append(entry.name)
                 shutil.rmtree(entry)
-        reached = set(used) | self._pinned
+        reached = set(used)
         for snapshot in self.ids():
             try:
                 reached.update(self._reached_by(snapshot))
@@ -334,10 +334,12 @@ class Store:
                 return Collected(tuple(names), freed)
         for part in ("bases", "layers"):
             for file in (self.root / part).iterdir():
-                if f"{part}/{file.name}" not in reached and not file.is_dir():
+                name = f"{part}/{file.name}"
+                # Asked now: a thread may have begun with a file since, or have finished it.
+                if name not in reached and name not in self._pinned and not file.is_dir():
                     freed += unshared_bytes([file])
-                    names.append(f"{part}/{file.name}")
-                    file.unlink()
+                    names.append(name)
+                    file.unlink(missing_ok=True)
         return Collected(tuple(names), freed)
 
     def _reached_by(self, snapshot: str) -> frozenset[str]:
