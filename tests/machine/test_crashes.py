@@ -83,3 +83,23 @@ async def test_a_copy_of_a_home_leaves_the_machines_of_the_first_alone(
 
 def _sockets(directory: str, names: list[str]) -> list[str]:
     return [name for name in names if (Path(directory) / name).is_socket()]
+
+
+async def test_a_freeze_cut_off_after_its_layer_was_put_away_can_be_made_again(
+    start: Start, home: Path
+) -> None:
+    """The machine runs on with the layer that the store has by now; nothing stands in the way."""
+    host = await open_host(start, home)
+    try:
+        machine = await host.thaw(start.golden, Identity.of("again"))
+        for then in ("run", "stop"):
+            await machine.agent.shell("date >> /root/file; sync")
+            top = machine.record.top.file_name
+            host.store.put(machine.directory / top, f"layers/{top}")
+            frozen = await host.freeze(machine, Wanted(then))
+            assert frozen.manifest.disk[-1].file_name == top
+        thawed = await host.thaw(host.store.ids()[-1])
+        assert len((await thawed.agent.read_file("/root/file")).splitlines()) == 2
+        await host.end(thawed)
+    finally:
+        await host.close()

@@ -163,8 +163,7 @@ class NewSnapshot:
         assert self._next_top is not None
         if await self.find_top():
             return
-        kept = self._store.root / "layers" / self._record.top.file_name
-        os.link(self.top_file, kept)
+        kept = self._store.put(self.top_file, f"layers/{self._record.top.file_name}")
         await self._machine.qmp.put_layer(self._next_top, self._record.top)
         self._machine.promote_top(self._next_top)
         self.top_file = kept

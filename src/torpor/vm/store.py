@@ -174,10 +174,23 @@ class Store:
         :meth:`make_durable`.
         """
         for name, file in objects.items():
-            os.link(file, self.root / name)
+            self.put(file, name)
         (partial / MANIFEST).write_bytes(documents.write(new))
         partial.rename(self.root / "snapshots" / new.id)
         self._building.discard(new.id)
+
+    def put(self, file: Path, name: str) -> Path:
+        """Hard-link a base or layer into the store, and return its place. Raises OSError.
+
+        It may be there already: of a freeze that was cut off after this step, whose machine ran on.
+        """
+        place = self.root / name
+        try:
+            os.link(file, place)
+        except FileExistsError:
+            if not place.samefile(file):
+                raise
+        return place
 
     def abandon(self, partial: Path) -> None:
         """Remove what :meth:`begin` made."""
