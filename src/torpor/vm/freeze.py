@@ -7,19 +7,17 @@ the pages that it has written since its base.
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from torpor.vm.errors import ChannelLostError, FreezeError, MachineDiedError, VmError, told
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import Manifest
 from torpor.vm.new_snapshot import NewSnapshot, Wanted
 from torpor.vm.qmp import QmpError
-from torpor.vm.store import Store
+from torpor.vm.store import Store, fsync
 
 QUIESCE_LIMIT_MS = 10_000
 
@@ -64,7 +62,7 @@ async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
                 # 1. The guest syncs its disk and freezes the user's processes.
                 synced = await agent.quiesce(QUIESCE_LIMIT_MS)
                 # 2. What QEMU has written and the host not: the stop flushes, and is to be short.
-                await asyncio.to_thread(_sync_file, new.top_file)
+                await asyncio.to_thread(fsync, new.top_file)
                 clock.mark("window")
                 # 3. The vCPUs stop.
                 await qmp.stop()
@@ -146,11 +144,3 @@ class _Stopwatch:
         if self._began["commit"] > self._began["rest"]:  # it ran on
             still = self._began["commit"] - self._began["quiesce"] - synced
         return Times(self._spent["quiesce"], self._spent["window"], still, self._spent["commit"])
-
-
-def _sync_file(file: Path) -> None:
-    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -92,10 +92,6 @@ class Qmp:
         """Let the vCPUs run."""
         await self.execute("cont")
 
-    async def running(self) -> bool:
-        """Whether the vCPUs run."""
-        return bool((await self.execute("query-status"))["running"])
-
     async def status(self) -> str:
         """QEMU's own word for the state of the machine."""
         return str((await self.execute("query-status"))["status"])

@@ -226,11 +226,11 @@ class Store:
         result = Sums(sums, disk)
         new = directory / f".{SUMS}"
         new.write_bytes(documents.write(result))
-        _fsync(new)
+        fsync(new)
         for place in ("snapshots", "bases", "layers"):
-            _fsync(self.root / place)
+            fsync(self.root / place)
         new.rename(directory / SUMS)
-        _fsync(directory)
+        fsync(directory)
         return result
 
     def durable(self, snapshot: str) -> bool:
@@ -403,7 +403,8 @@ def _link_or_copy(source: Path, target: Path) -> None:
         target.chmod(source.stat().st_mode & 0o777)
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Force a file or directory to disk. Blocks; raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
