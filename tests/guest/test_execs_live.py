@@ -27,9 +27,9 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a cgroup namespace ne
 AGENT = """
 import sys
 from pathlib import Path
-from torpor.guest import execs, link
+from torpor.guest import link, streams
 from torpor.guest.agent import Agent
-execs.HOLD_GRACE = float(sys.argv[3])
+streams.HOLD_GRACE = float(sys.argv[3])
 link.CLOSED_FOR = 0.1
 Agent(int(sys.argv[1]), Path(sys.argv[2])).run()
 """
