@@ -83,7 +83,7 @@ class Agent:
         except (FlowError, RestError) as error:
             code = getattr(error, "code", type(error).__name__)
             answer, data = {"error": {"code": code, "message": str(error)}}, b""
-        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        except Exception as error:  # whatever it is, the host is told, and other requests go on
             answer, data = {"error": describe(error)}, b""
         self._link.send(Kind.REPLY, frame.stream, wire.document(answer, data))
 

@@ -193,7 +193,10 @@ class Execs:
 
 
 def _set_size(terminal: int, size: dict[str, Any]) -> None:
-    packed = struct.pack("HHHH", int(size["rows"]), int(size["columns"]), 0, 0)
+    rows, columns = int(size["rows"]), int(size["columns"])
+    if not (0 < rows < 1 << 16 and 0 < columns < 1 << 16):
+        raise FlowError("EINVAL", f"a terminal cannot have {rows} rows and {columns} columns")
+    packed = struct.pack("HHHH", rows, columns, 0, 0)
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, packed)
 
 
