@@ -21,11 +21,14 @@ from torpor.vm.channel import Channel
 AGENT = """
 import sys
 from pathlib import Path
-from torpor.guest import link, streams
+from torpor.guest import link, streams, succession
 from torpor.guest.agent import Agent
 streams.HOLD_GRACE = float(sys.argv[3])
 link.CLOSED_FOR = 0.1
-Agent(int(sys.argv[1]), Path(sys.argv[2])).run()
+succession.PLACE = sys.argv[2] + "/agents"
+agent = Agent(int(sys.argv[1]), Path(sys.argv[2]))
+while True:
+    agent = agent.run()
 """
 
 

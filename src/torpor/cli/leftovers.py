@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from torpor.images import Maker
-from torpor.vm import Host
 
 
 def leftovers(home: Path) -> list[Path]:
@@ -42,7 +41,7 @@ def _lock_of(directory: Path) -> Literal["missing", "free", "held"]:
 
 async def end(lab: Path, maker: Maker) -> None:
     """End what runs in an abandoned laboratory and remove it. Raises :exc:`torpor.vm.VmError`."""
-    host = await Host.open(lab, maker.accelerator, maker.jail, golden=maker.store())
+    host = await maker.open_host(lab)
     try:
         machines = list(host.machines.values())
         await asyncio.gather(*(host.end(machine) for machine in machines))

@@ -10,16 +10,19 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torpor.guest import files, wire
 from torpor.guest.dials import Dials
+from torpor.guest.digest import DIGEST
 from torpor.guest.errors import describe
 from torpor.guest.execs import Execs
 from torpor.guest.link import Link, open_port
 from torpor.guest.loop import Loop
 from torpor.guest.rest import Rest, RestError
 from torpor.guest.streams import FlowError, Flows
+from torpor.guest.succession import HANDOVER, SuccessionError, load
 from torpor.guest.wire import Frame, Kind
 
 CGROUP = Path("/run/torpor/cgroup/user")
@@ -28,17 +31,34 @@ CGROUP = Path("/run/torpor/cgroup/user")
 class Agent:
     """Wires loop, link, commands and rest together, and dispatches requests."""
 
-    def __init__(self, port: int, cgroup: Path) -> None:
+    def __init__(self, port: int, cgroup: Path, left: dict[str, Any] | None = None) -> None:
+        """Begin with nothing, or go on with what another agent has ``left``."""
+        self._port = port
+        self._cgroup = cgroup
+        self._successor: ModuleType | None = None
         self._loop = Loop()
         self._rest = Rest(cgroup)
         self._flows = Flows(self._loop)
-        self._execs = Execs(self._loop, str(cgroup), self._flows)
+        if left is not None:
+            self._flows.take_over(left["flows"])
+        self._execs = Execs(self._loop, str(cgroup), self._flows, left and left["execs"])
         self._dials = Dials(self._loop, self._flows)
         greeting = {
             "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-            "agent_id": secrets.token_hex(8),
+            "agent_id": left["agent_id"] if left else secrets.token_hex(8),
+            "code": DIGEST,
+            "handover": HANDOVER,
         }
-        self._link = Link(self._loop, port, greeting, self._frame, self._lost, self._flows.pull)
+        self._agent_id = greeting["agent_id"]
+        self._link = Link(
+            self._loop,
+            port,
+            greeting,
+            self._frame,
+            self._lost,
+            self._flows.pull,
+            born=left is None,
+        )
         self._flows.link = self._link
         self._simple: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "ping": lambda _: {},
@@ -54,10 +74,24 @@ class Agent:
         }
         self._answered_later = {"exec.start": self._execs.start, "dial": self._dials.start}
 
-    def run(self) -> None:
-        """Serve until the end of the machine."""
-        while True:
+    def run(self) -> "Agent":
+        """Serve until a newer agent takes over, and return that."""
+        while self._successor is None or not self._link.drained:
             self._loop.turn()
+        newer: Agent = self._successor.Agent(self._port, self._cgroup, self.hand_over())
+        return newer
+
+    def hand_over(self) -> dict[str, Any]:
+        """Return what another agent needs to go on; this one must not be used any more."""
+        self._lost()
+        left = {
+            "agent_id": self._agent_id,
+            "flows": self._flows.hand_over(),
+            "execs": self._execs.hand_over(),
+        }
+        self._rest.close()
+        self._loop.close()
+        return left
 
     def _frame(self, frame: Frame) -> None:
         if frame.kind == Kind.REQUEST:
@@ -80,7 +114,7 @@ class Agent:
                 later(frame.stream, wanted)
                 return
             answer, data = self._do(wanted, blob, received_ns)
-        except (FlowError, RestError) as error:
+        except (FlowError, RestError, SuccessionError) as error:
             code = getattr(error, "code", type(error).__name__)
             answer, data = {"error": {"code": code, "message": str(error)}}, b""
         except Exception as error:  # whatever it is, the host is told, and other requests go on
@@ -97,10 +131,14 @@ class Agent:
                 return files.read(wanted)
             case "file.write":
                 return files.write(wanted, blob), b""
+            case "agent.replace":
+                self._successor = load(wanted, blob)
+                self._link.leave()
+                return {}, b""
             case op if op in self._simple:
                 return self._simple[op](wanted), b""
             case other:
-                raise ValueError(f"this agent does not know the request {other!r}")
+                raise FlowError("ENOSYS", f"this agent does not know the request {other!r}")
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -115,9 +153,9 @@ class Agent:
 def main() -> None:
     """Run the agent; this is what the tools disk's ``__main__`` calls."""
     try:
-        agent = Agent(open_port(), CGROUP)
-        # Only now: what the spawner starts is the user's, and may be killed for want of memory.
         Path("/proc/self/oom_score_adj").write_text("-1000")
-        agent.run()
+        agent = Agent(open_port(), CGROUP)
+        while True:
+            agent = agent.run()
     except OSError as error:
         sys.exit(f"torpor agent: {error}")

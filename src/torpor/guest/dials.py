@@ -116,9 +116,9 @@ class Dials:
     def _open(self, dial: "Dial") -> Flow:
         assert dial.sock is not None
         sink = os.dup(dial.sock.fileno())
-        flow = Flow(str(dial.wanted["id"]), KEEP, {"port": dial.port}, connection=True)
+        flow = Flow(str(dial.wanted["id"]), KEEP, {"port": dial.port}, "connection")
         self._loop.forget(dial.sock.fileno())
-        self._flows.add(flow, {dial.sock.detach(): STDOUT}, sink, _shut_down)
+        self._flows.add(flow, {dial.sock.detach(): STDOUT}, sink)
         self._flows.follow(flow, dial.wanted)
         return flow
 
@@ -133,9 +133,3 @@ class Dial:
         self.addresses = list(ADDRESSES)
         self.sock: socket.socket | None = None
         self.limit: Timer | None = None
-
-
-def _shut_down(sink: int) -> None:
-    """Tell the other side that nothing more comes; what it sends is still read."""
-    with socket.socket(fileno=os.dup(sink)) as sock:
-        sock.shutdown(socket.SHUT_WR)

@@ -6,13 +6,15 @@ A command belongs to the machine and not to a connection: its output and input a
 
 import fcntl
 import os
+import resource
 import signal
 import struct
 import termios
+import time
 from functools import partial
 from typing import Any
 
-from torpor.guest import spawner, wire
+from torpor.guest import spawner, succession, wire
 from torpor.guest.loop import Loop, Timer
 from torpor.guest.streams import STDERR, STDOUT, Flow, FlowError, Flows
 from torpor.guest.wire import Kind
@@ -29,24 +31,38 @@ TERM_GRACE = 5.0
 class Exec:
     """A command while it starts and runs. Its flow outlives it."""
 
-    def __init__(self, flow: Flow, terminal: int | None) -> None:
+    def __init__(self, flow: Flow, terminal: int | None, limit: float | None) -> None:
         self.flow = flow
         self.terminal = terminal
+        self.limit = limit
         self.pid: int | None = None
         self.waiting: list[int] = []
-        self.limit: Timer | None = None
-        self.limit_seconds: float | None = None
+        self.due: float | None = None
+        self.timer: Timer | None = None
         self.timed_out = False
 
 
 class Execs:
     """The commands that are starting or running."""
 
-    def __init__(self, loop: Loop, cgroup: str, flows: Flows) -> None:
+    def __init__(
+        self, loop: Loop, cgroup: str, flows: Flows, left: dict[str, Any] | None = None
+    ) -> None:
+        """Begin with no command, or go on with those that another agent has ``left``."""
         self._loop = loop
-        self._spawner = spawner.Client(loop, cgroup, self._spawner_says)
         self._flows = flows
         self._running: dict[str, Exec] = {}
+        # What commands may open is what this process might, before it was allowed more.
+        self._limits = (
+            resource.getrlimit(resource.RLIMIT_NOFILE) if left is None else left["limits"]
+        )
+        started = spawner.fork_spawner(cgroup, self._limits)
+        spawner.allow_many_descriptors()
+        self._spawner = spawner.Client(loop, started, self._spawner_says)
+        self._older: list[spawner.Client] = []
+        self._of_older: set[str] = set()
+        if left is not None:
+            self._take_over(left)
 
     def start(self, request: int, wanted: dict[str, Any]) -> None:
         """Start the command that ``wanted`` describes, or find it by its id; answers later."""
@@ -112,17 +128,16 @@ class Execs:
         }
         keep = min(int(wanted.get("keep") or KEEP), MAX_KEEP)
         about = {"argv": shorten(argv), "pid": None}
-        flow = Flow(exec_id, keep, about, terminal=size is not None)
+        flow = Flow(exec_id, keep, about, "pipes" if size is None else "terminal")
+        limit = int(wanted["limit_ms"]) / 1000 if wanted.get("limit_ms") else None
         if size is None:
             stdin, out, err = self._spawner.start(message, stdin=bool(wanted.get("stdin")))
-            new = Exec(flow, None)
+            new = Exec(flow, None, limit)
             self._flows.add(flow, {out: STDOUT, err: STDERR}, stdin)
         else:
             shown, typed, terminal = self._start_on_terminal(message, size)
-            new = Exec(flow, terminal)
-            self._flows.add(flow, {shown: STDOUT}, typed, _type_end)
-        if wanted.get("limit_ms"):
-            new.limit_seconds = int(wanted["limit_ms"]) / 1000
+            new = Exec(flow, terminal, limit)
+            self._flows.add(flow, {shown: STDOUT}, typed)
         self._running[exec_id] = new
         return new
 
@@ -161,8 +176,8 @@ class Execs:
             self._flows.discard(flow)
         else:
             known.pid = flow.about["pid"] = said["pid"]
-            if known.limit_seconds is not None:
-                known.limit = self._loop.after(known.limit_seconds, partial(self._over, known))
+            if known.limit is not None:
+                self._call_at(known, time.monotonic() + known.limit)
             self._answer(known, flow.describe())
         self._flows.link.flush()
 
@@ -173,6 +188,10 @@ class Execs:
 
     # Ending
 
+    def _call_at(self, known: Exec, due: float) -> None:
+        known.due = due
+        known.timer = self._loop.after(due - time.monotonic(), partial(self._over, known))
+
     def _over(self, known: Exec) -> None:
         """End a command that has run for as long as it may: first by asking."""
         assert known.pid is not None
@@ -182,14 +201,61 @@ class Execs:
             os.killpg(known.pid, number)
         except ProcessLookupError:
             return  # it has ended, and its status is on the way
-        known.limit = self._loop.after(TERM_GRACE, partial(self._over, known))
+        self._call_at(known, time.monotonic() + TERM_GRACE)
 
     def _forget(self, known: Exec) -> None:
-        if known.limit is not None:
-            known.limit.cancel()
+        if known.timer is not None:
+            known.timer.cancel()
         if known.terminal is not None:
             os.close(known.terminal)
         del self._running[known.flow.id]
+        self._of_older.discard(known.flow.id)
+        self._close_older()
+
+    def _close_older(self) -> None:
+        """Let the older spawners go when none of their commands runs any more."""
+        if self._older and not self._of_older:
+            for client in self._older:
+                client.close()
+            self._older.clear()
+            succession.remove_older()
+
+    # Succession
+
+    def hand_over(self) -> dict[str, Any]:
+        """Return all commands for another agent; these must not be used any more."""
+        return {
+            "limits": self._limits,
+            "spawners": [each.hand_over() for each in (*self._older, self._spawner)],
+            "running": [
+                {
+                    "id": known.flow.id,
+                    "terminal": known.terminal,
+                    "limit": known.limit,
+                    "pid": known.pid,
+                    "due": known.due,
+                    "timed_out": known.timed_out,
+                }
+                for known in self._running.values()
+            ],
+        }
+
+    def _take_over(self, left: dict[str, Any]) -> None:
+        """Go on with the commands of another agent. Their parents, its spawners, stay for as long
+        as one runs."""
+        for each in left["running"]:
+            flow = self._flows.get(each["id"])
+            assert flow is not None
+            known = Exec(flow, each["terminal"], each["limit"])
+            known.pid, known.timed_out = each["pid"], each["timed_out"]
+            self._running[flow.id] = known
+            self._of_older.add(flow.id)
+            if each["due"] is not None:
+                self._call_at(known, each["due"])
+        for each in left["spawners"]:
+            client = spawner.Client.take_over(self._loop, self._spawner_says, each)
+            self._older.append(client)
+        self._close_older()
 
 
 def _set_size(terminal: int, size: dict[str, Any]) -> None:
@@ -198,14 +264,6 @@ def _set_size(terminal: int, size: dict[str, Any]) -> None:
         raise FlowError("EINVAL", f"a terminal cannot have {rows} rows and {columns} columns")
     packed = struct.pack("HHHH", rows, columns, 0, 0)
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, packed)
-
-
-def _type_end(terminal: int) -> None:
-    """End the input of a terminal as a person does: with its end-of-file character, where lines are
-    put together. Elsewhere that would be a byte like any other, and nothing is done."""
-    _, _, _, modes, _, _, characters = termios.tcgetattr(terminal)
-    if modes & termios.ICANON:
-        os.write(terminal, characters[termios.VEOF])
 
 
 def shorten(argv: list[str]) -> list[str]:

@@ -1,12 +1,37 @@
-"""The standard input of one command: bytes from the host on their way into a pipe."""
+"""The input of one flow: bytes from the host on their way into a pipe, a terminal or a socket."""
 
 import contextlib
 import os
+import socket
+import termios
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from torpor.guest.loop import WRITE, Loop
 from torpor.guest.wire import Chunk
+
+
+def type_end(terminal: int) -> None:
+    """End the input of a terminal as a person does: with its end-of-file character, where lines are
+    put together. Elsewhere that would be a byte like any other, and nothing is done."""
+    _, _, _, modes, _, _, characters = termios.tcgetattr(terminal)
+    if modes & termios.ICANON:
+        os.write(terminal, characters[termios.VEOF])
+
+
+def shut_down(sink: int) -> None:
+    """Tell the other side of a connection that nothing more comes; what it sends is still read."""
+    with socket.socket(fileno=os.dup(sink)) as sock:
+        sock.shutdown(socket.SHUT_WR)
+
+
+FINISH: dict[str, Callable[[int], None] | None] = {
+    "pipes": None,
+    "terminal": type_end,
+    "connection": shut_down,
+}
+"""By the kind of a flow, what is done at its input's end that closing does not do by itself."""
 
 
 class Input:
@@ -14,8 +39,7 @@ class Input:
 
     ``taken`` counts the bytes that are in the pipe; once nobody can read any more, all that comes
     counts as taken, so that the sender is not left waiting. ``progress`` is called when it
-    grew, until the input is closed; ``finish``, before the pipe is closed at the input's end, does
-    what closing it does not do by itself.
+    grew, until the input is closed; ``finish`` is one of :data:`FINISH`.
     """
 
     def __init__(
@@ -61,6 +85,27 @@ class Input:
         self.taken += self._waiting_bytes
         self._waiting.clear()
         self._waiting_bytes = 0
+
+    def hand_over(self) -> dict[str, Any]:
+        """Return all that this is, for :meth:`take_over`; it must not be used any more."""
+        if self._pipe is not None:
+            self._loop.forget(self._pipe)
+        return {
+            "pipe": self._pipe,
+            "taken": self.taken,
+            "end": self._end,
+            "waiting": list(self._waiting),
+        }
+
+    def take_over(self, left: dict[str, Any]) -> None:
+        """Go on where another stopped."""
+        self._pipe = left["pipe"]
+        self.taken = left["taken"]
+        self._end = left["end"]
+        self._waiting.extend(left["waiting"])
+        self._waiting_bytes = sum(map(len, self._waiting))
+        if self._waiting or self._end is not None:
+            self._write()
 
     def _write(self) -> None:
         before = self.taken

@@ -36,7 +36,7 @@ class Link:
     ``on_frame`` gets each frame of the current epoch, ``on_lost`` is called when it is over (the
     host's end was closed, or a new one begins), ``pull`` is asked for one more stream frame
     whenever nothing more urgent waits: streams are read only as fast as the port drains, so nothing
-    piles up here.
+    piles up here. ``born`` says that this agent knows nothing of what went before.
     """
 
     def __init__(
@@ -47,6 +47,8 @@ class Link:
         on_frame: Callable[[Frame], None],
         on_lost: Callable[[], None],
         pull: Callable[[], bytes | None],
+        *,
+        born: bool = True,
     ) -> None:
         self._loop = loop
         self._port = port
@@ -58,8 +60,9 @@ class Link:
         self._epoch: str | None = None
         self._urgent: deque[bytes] = deque()
         # An agent that took the place of a dead one says so to whoever waits for the old one.
-        self._unsent = wire.FLAG + wire.encode(Kind.BORN, 0)
+        self._unsent = wire.FLAG + wire.encode(Kind.BORN, 0) if born else b""
         self._closed: Timer | None = None
+        self._leaving = False
         # Edge-triggered, because a port whose host end is closed reports a hang-up all the time.
         loop.watch(port, READ | WRITE | EDGE, lambda _events: self._ready())
 
@@ -69,6 +72,15 @@ class Link:
             error = {"code": "EMSGSIZE", "message": "the answer does not fit into a frame"}
             payload = wire.document({"error": error})
         self._urgent.append(wire.encode(kind, stream, payload))
+
+    def leave(self) -> None:
+        """Take nothing any more: what comes is for whoever follows. What is queued is sent."""
+        self._leaving = True
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that was to be sent has been."""
+        return not self._unsent and not self._urgent
 
     def _ready(self) -> None:
         while True:
@@ -95,6 +107,8 @@ class Link:
             self._on_lost()
 
     def _take(self, frame: Frame) -> None:
+        if self._leaving:
+            return
         if frame.kind == Kind.HELLO:
             self._hello(frame)
         elif self._epoch is not None:

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections import deque
+from typing import Any
 
 from torpor.guest.wire import Chunk
 
@@ -39,6 +40,23 @@ class Log:
                 return
             self._chunks.popleft()
             self.start = after
+
+    def hand_over(self) -> dict[str, Any]:
+        """Return all that this is, for :meth:`take_over`."""
+        return {
+            "keep": self.keep,
+            "start": self.start,
+            "end": self.end,
+            "chunks": [tuple(chunk) for chunk in self._chunks],
+        }
+
+    @classmethod
+    def take_over(cls, left: dict[str, Any]) -> "Log":
+        """Return the log that another handed over."""
+        log = cls(left["keep"])
+        log.start, log.end = left["start"], left["end"]
+        log._chunks.extend(Chunk(*chunk) for chunk in left["chunks"])
+        return log
 
     def read(self, seq: int, limit: int) -> Chunk | None:
         """Return at most ``limit`` bytes of one source from ``seq`` on; None if there are none yet.

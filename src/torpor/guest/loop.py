@@ -57,6 +57,12 @@ class Loop:
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), timer))
         return timer
 
+    def close(self) -> None:
+        """Watch nothing any more; the descriptors themselves stay open."""
+        self._epoll.close()
+        self._ready.clear()
+        self._timers.clear()
+
     def turn(self) -> None:
         """Wait for the next event or timer and handle it."""
         while self._timers and self._timers[0][2].action is None:

@@ -32,6 +32,11 @@ class Rest:
         self._changed = select.poll()
         self._changed.register(self._events, select.POLLPRI)
 
+    def close(self) -> None:
+        """Close what is open; the user's processes stay as they are."""
+        for fd in (self._freeze, self._events, self._random):
+            os.close(fd)
+
     @property
     def resting(self) -> bool:
         """Whether the user's processes are frozen, or about to be."""

@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torpor.guest.errors import describe
@@ -42,6 +43,7 @@ CLONE_NEWCGROUP = 0x02000000
 DESCRIPTORS = 64 << 10
 """Descriptors that the agent may have open."""
 _SO_SNDBUFFORCE = 32  # asm-generic/socket.h; the socket module does not name it
+REAP_EVERY = 5.0
 TERM = "xterm-256color"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -60,15 +62,44 @@ class User:
 class Client:
     """The agent's end: asks for commands, never waits. ``said`` gets what the spawner says."""
 
-    def __init__(self, loop: Loop, cgroup: str, said: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        spawner: tuple[socket.socket, int],
+        said: Callable[[dict[str, Any]], None],
+    ) -> None:
         self._loop = loop
         self._said = said
-        self._socket = fork_spawner(cgroup)
+        self._socket, self._pid = spawner
         self._socket.setblocking(False)
         self._unsent: deque[tuple[str, bytes, list[int]]] = deque()
         self._watch()
-        # After the fork: what commands inherit is the spawner's limit.
-        _allow_many_descriptors()
+
+    def hand_over(self) -> dict[str, Any]:
+        """Return all that this is, for :meth:`take_over`; it must not be used any more."""
+        self._loop.forget(self._socket.fileno())
+        return {"socket": self._socket.detach(), "pid": self._pid, "unsent": list(self._unsent)}
+
+    @classmethod
+    def take_over(
+        cls, loop: Loop, said: Callable[[dict[str, Any]], None], left: dict[str, Any]
+    ) -> "Client":
+        """Go on with a spawner that another agent has started."""
+        client = cls(loop, (socket.socket(fileno=left["socket"]), left["pid"]), said)
+        client._unsent.extend(tuple(each) for each in left["unsent"])
+        client._watch()
+        return client
+
+    def close(self) -> None:
+        """Let the spawner go; it ends."""
+        self._loop.forget(self._socket.fileno())
+        self._socket.close()
+        self._reap()
+
+    def _reap(self) -> None:
+        # Frozen with the user's processes it ends only once they run again.
+        if os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+            self._loop.after(REAP_EVERY, self._reap)
 
     def start(self, message: dict[str, Any], *, stdin: bool) -> tuple[int | None, int, int]:
         """Ask for a command; return our ends of its input (or None), output and error pipes.
@@ -145,10 +176,11 @@ def _encode(message: dict[str, Any]) -> bytes:
     return text
 
 
-def fork_spawner(cgroup: str) -> socket.socket:
-    """Start the spawner in ``cgroup`` and return the agent's end of its socket.
+def fork_spawner(cgroup: str, limits: tuple[int, int]) -> tuple[socket.socket, int]:
+    """Start a spawner in ``cgroup``; return the agent's end of its socket, and its process id.
 
-    The spawner is a fork without exec, so it shares the agent's memory.
+    It is a fork without exec, so it shares the agent's memory. ``limits`` are those of the
+    descriptors that a command may have open.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, theirs):
@@ -158,24 +190,28 @@ def fork_spawner(cgroup: str) -> socket.socket:
             end.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 4 * MAX_MESSAGE)
         except PermissionError:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MAX_MESSAGE)
-    if os.fork() == 0:
+    pid = os.fork()
+    if pid == 0:
         try:
-            ours.close()
+            os.dup2(theirs.fileno(), 3)
+            os.closerange(4, DESCRIPTORS)  # of an agent that took over from another: its flows
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             _enter(cgroup)
-            _serve(theirs)
+            _serve(socket.socket(fileno=3))
         except BaseException as error:
             print(f"torpor spawner: {error!r}", file=sys.stderr, flush=True)
         finally:
             os._exit(0)
     theirs.close()
-    return ours
+    return ours, pid
 
 
-def _allow_many_descriptors() -> None:
+def allow_many_descriptors() -> None:
     """Allow this process, which holds three for each running command, as many as it may have."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(hard, DESCRIPTORS)
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(hard, DESCRIPTORS), max(hard, DESCRIPTORS)))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     except (OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -189,6 +225,8 @@ def _enter(cgroup: str) -> None:
     if libc.unshare(CLONE_NEWCGROUP) != 0:
         raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWCGROUP)")
     os.setsid()
+    # What it starts is the user's, and may be killed for want of memory; the agent may not.
+    Path("/proc/self/oom_score_adj").write_text("0")
 
 
 def _serve(agent: socket.socket) -> None:

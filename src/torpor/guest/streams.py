@@ -13,12 +13,11 @@ import os
 import struct
 import termios
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from torpor.guest import wire
-from torpor.guest.inputs import Input
+from torpor.guest.inputs import FINISH, Input
 from torpor.guest.link import Link
 from torpor.guest.log import Log
 from torpor.guest.loop import READ, Loop, Timer
@@ -50,8 +49,9 @@ class Flow:
 
     ``about`` is what the host is told of it beside the numbers. ``ending`` is how it ended, as END
     tells it, from when that is known; ``ended`` says that all of its output is in the log too.
-    A ``connection`` ends when its output does or when nobody follows it any more, and is forgotten
-    then; a command runs on, and its output can be replayed.
+    ``kind`` is one of :data:`torpor.guest.inputs.FINISH`. A connection ends when its output does or
+    when nobody follows it any more, and is forgotten then; a command runs on, and its output can be
+    replayed.
     """
 
     def __init__(
@@ -59,14 +59,11 @@ class Flow:
         flow_id: str,
         keep: int,
         about: dict[str, Any],
-        *,
-        terminal: bool = False,
-        connection: bool = False,
+        kind: str = "pipes",
     ) -> None:
         self.id = flow_id
         self.about = about
-        self.terminal = terminal
-        self.connection = connection
+        self.kind = kind
         self.log = Log(keep)
         self.room = keep
         self.ending: dict[str, Any] | None = None
@@ -91,6 +88,16 @@ class Flow:
         """Whether the writer is to wait for somebody who holds."""
         held_from = self.held_from
         return held_from is not None and self.log.end - held_from >= self.room
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it is that of a terminal."""
+        return self.kind == "terminal"
+
+    @property
+    def connection(self) -> bool:
+        """Whether it is a connection to a port."""
+        return self.kind == "connection"
 
     def describe(self) -> dict[str, Any]:
         """Return what the host is told of this flow."""
@@ -125,21 +132,16 @@ class Flows:
         self._flows: dict[str, Flow] = {}
         self._attachments: dict[int, Attachment] = {}
         self._turns: deque[int] = deque()
+        self._dropped: set[int] = set()
         self.link: Link  # set by the agent: link and flows know each other
 
     # Flows
 
-    def add(
-        self,
-        flow: Flow,
-        outputs: dict[int, int],
-        sink: int | None,
-        finish: Callable[[int], None] | None = None,
-    ) -> None:
+    def add(self, flow: Flow, outputs: dict[int, int], sink: int | None) -> None:
         """Begin to read ``outputs`` (descriptors and their source numbers) into a flow, and to
-        write what it is sent to ``sink`` (``finish`` as for :class:`Input`). The flow owns these
-        descriptors from now on."""
-        flow.input = Input(self._loop, sink, partial(self._acknowledge_input, flow), finish)
+        write what it is sent to ``sink``. The flow owns these descriptors from now on."""
+        progress = partial(self._acknowledge_input, flow)
+        flow.input = Input(self._loop, sink, progress, FINISH[flow.kind])
         flow.outputs = outputs
         self._flows[flow.id] = flow
         self._watch_outputs(flow)
@@ -271,11 +273,16 @@ class Flows:
         """Read on after the end, and drop: a closed pipe would kill what the command left
         running."""
         for fd in flow.outputs:
-            self._loop.watch(fd, READ, partial(self._drop, fd))
+            self._drop_from(fd)
         flow.outputs = {}
+
+    def _drop_from(self, fd: int) -> None:
+        self._dropped.add(fd)
+        self._loop.watch(fd, READ, partial(self._drop, fd))
 
     def _drop(self, fd: int, _events: int) -> None:
         if _read_some(fd) == b"":
+            self._dropped.discard(fd)
             self._loop.forget(fd)
             os.close(fd)
 
@@ -404,6 +411,53 @@ class Flows:
         elif frame.kind == Kind.END:
             flow.input_from = attachment
             flow.input.end_at(int(wire.parse_document(frame.payload)[0]["bytes"]))
+
+    # Succession
+
+    def hand_over(self) -> dict[str, Any]:
+        """Return all flows for :meth:`take_over`; these must not be used any more."""
+        self.attachments_lost()
+        for fd in self._dropped:
+            self._loop.forget(fd)
+        return {
+            "flows": [self._hand_over(flow) for flow in self._flows.values()],
+            "dropped": list(self._dropped),
+        }
+
+    def _hand_over(self, flow: Flow) -> dict[str, Any]:
+        if flow.hold_timer is not None:
+            flow.hold_timer.cancel()
+        for fd in flow.outputs:
+            self._loop.forget(fd)
+        return {
+            "id": flow.id,
+            "about": flow.about,
+            "kind": flow.kind,
+            "room": flow.room,
+            "log": flow.log.hand_over(),
+            "outputs": flow.outputs,
+            "unread": flow.unread,
+            "ending": flow.ending,
+            "ended": flow.ended,
+            "lost_holds": flow.lost_holds,
+            "input": flow.input.hand_over(),
+        }
+
+    def take_over(self, left: dict[str, Any]) -> None:
+        """Go on with the flows of another. Holds begin their grace time anew."""
+        for fd in left["dropped"]:
+            self._drop_from(fd)
+        for each in left["flows"]:
+            flow = Flow(each["id"], each["log"]["keep"], each["about"], each["kind"])
+            flow.log = Log.take_over(each["log"])
+            flow.room = each["room"]
+            flow.unread = each["unread"]
+            flow.ending, flow.ended = each["ending"], each["ended"]
+            flow.lost_holds = each["lost_holds"]
+            self.add(flow, each["outputs"], None)
+            flow.input.take_over(each["input"])
+            if flow.lost_holds:
+                flow.hold_timer = self._loop.after(HOLD_GRACE, partial(self._let_go, flow))
 
     def _acknowledge_input(self, flow: Flow) -> None:
         """Tell who sends the input how much of it is taken, if they do not know."""

@@ -4,6 +4,8 @@ import contextlib
 import hashlib
 import json
 import os
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -59,6 +61,20 @@ class Maker:
     def store(self) -> Store:
         """The store of golden snapshots, to thaw from."""
         return Store(self.home)
+
+    async def open_host(self, home: Path, *, clock: Callable[[], int] = time.time_ns) -> Host:
+        """Open the host of another directory, which thaws from the golden snapshots.
+
+        Raises as :meth:`Host.open`.
+        """
+        return await Host.open(
+            home,
+            self.accelerator,
+            self.jail,
+            golden=self.store(),
+            agent=self.parts.agent,
+            clock=clock,
+        )
 
 
 async def maker(cache: Path, report: Report) -> Maker:

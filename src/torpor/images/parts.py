@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import shutil
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +17,10 @@ from torpor.images.initramfs import MODULES, make_initramfs
 from torpor.images.progress import Report, Step
 from torpor.images.runtime import compile_python, guest_runtime, set_plain_modes
 from torpor.images.stages import Building, Stage, finished_stage
+from torpor.vm import AgentCode
 
 INITRAMFS_FORMAT = 1
-TOOLS_FORMAT = 1
+TOOLS_FORMAT = 2
 
 GUEST = Path(__file__).parent.parent / "guest"
 BOOT = GUEST / "boot"
@@ -40,7 +43,8 @@ class GuestParts:
     """`kernel` (bzImage), `initramfs` (cpio) and `tools` (raw ext4, to be given read-only).
 
     `digest` is a sha256 over the content of all three and `kernel_version`; a snapshot can be
-    thawed only beside parts of the same digest.
+    thawed only beside parts of the same digest. `agent` is the agent's code alone, to be put into
+    machines that have another.
     """
 
     kernel: Path
@@ -48,6 +52,7 @@ class GuestParts:
     tools: Path
     kernel_version: str
     digest: str
+    agent: AgentCode
 
 
 async def guest_parts(cache: Path, report: Report) -> GuestParts:
@@ -66,6 +71,7 @@ async def guest_parts(cache: Path, report: Report) -> GuestParts:
         tools=tools.path / "tools.ext4",
         kernel_version=version,
         digest=hashlib.sha256("\n".join(said).encode()).hexdigest(),
+        agent=AgentCode(tools.facts["agent"], tools.path / "agent.zip"),
     )
 
 
@@ -75,7 +81,29 @@ def agent_source(guest: Path = GUEST) -> dict[str, bytes]:
     for path in sorted(guest.rglob("*.py")):
         files[f"torpor/guest/{path.relative_to(guest)}"] = path.read_bytes()
     files.setdefault("torpor/guest/__init__.py", b"")
+    files["torpor/guest/digest.py"] = f'DIGEST = "{agent_digest(files)}"\n'.encode()
     return files
+
+
+def agent_digest(files: Mapping[str, bytes]) -> str:
+    """The digest by which an agent with these files is known. The file that tells it is left
+    out."""
+    said = {
+        name: hashlib.sha256(text).hexdigest()
+        for name, text in files.items()
+        if name != "torpor/guest/digest.py"
+    }
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def pack_agent(site: Path, archive: Path) -> None:
+    """Make a zip archive of the compiled modules below `site`, as Python imports from one."""
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for compiled in sorted(site.rglob("torpor/**/*.pyc")):
+            name = f"{compiled.name.partition('.')[0]}.pyc"
+            within = compiled.parent.parent.relative_to(site) / name
+            entry = zipfile.ZipInfo(str(within))
+            packed.writestr(entry, compiled.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
 def tools_key(runtime_digest: str, boot: Mapping[str, bytes], site: Mapping[str, bytes]) -> str:
@@ -137,6 +165,7 @@ async def _tools(cache: Path, runtime: Stage, report: Report) -> Stage:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text)
         await compile_python(tree, "site", keep_source=True, lock=building.lock)
+        pack_agent(tree / "site", building.path / "agent.zip")
         set_plain_modes(tree)
         size_bytes, inodes = size_of(tree)
         await make_ext4(
@@ -144,6 +173,7 @@ async def _tools(cache: Path, runtime: Stage, report: Report) -> Stage:
             journal=False, inodes=inodes,
         )  # fmt: skip
         await asyncio.to_thread(shutil.rmtree, tree)
-        return {"digest": await asyncio.to_thread(file_digest, image)}
+        digest = await asyncio.to_thread(file_digest, image)
+        return {"digest": digest, "agent": agent_digest(site)}
 
     return await finished_stage(cache, "tools", key, build, report)

@@ -116,7 +116,7 @@ def _strays(host: Host, home: Path) -> list[str]:
 
 @asynccontextmanager
 async def _opened(maker: Maker, home: Path) -> AsyncIterator[Host]:
-    host = await Host.open(home, maker.accelerator, maker.jail, golden=maker.store())
+    host = await maker.open_host(home)
     try:
         yield host
     finally:

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ async def laboratory(
     *,
     size: str = SIZE,
     raw: Path | None = None,
-    clock: Callable[[], int] | None = None,
+    clock: Callable[[], int] = time.time_ns,
 ) -> AsyncIterator[Laboratory]:
     """Open a laboratory; whatever runs in it at the end is ended, and its directory removed.
 
@@ -59,7 +60,7 @@ async def laboratory(
     places.home.mkdir(parents=True, exist_ok=True)
     home = Path(tempfile.mkdtemp(prefix="lab-", dir=places.home))
     try:
-        host = await Host.open(home, made.accelerator, made.jail, golden=made.store(), clock=clock)
+        host = await made.open_host(home, clock=clock)
         try:
             yield Laboratory(host, made, image, SIZES[size], start, raw)
         finally:

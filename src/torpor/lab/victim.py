@@ -31,7 +31,7 @@ async def work(home: Path, cache: Path) -> None:
     made = await maker(cache, silent)
     image = await debian_image(cache, Recipe(), silent)
     start = await golden(made, image, SIZES[SIZE], silent)
-    host = await Host.open(home, made.accelerator, made.jail, golden=made.store())
+    host = await made.open_host(home)
     turn = 0
     while True:
         machine = await _some_machine(host, start)

@@ -8,7 +8,7 @@ machine = await host.thaw(frozen.manifest.id)
 """
 
 from torpor.vm.accelerator import Accelerator, probe
-from torpor.vm.agent import FileStatus, GuestAgent, Identity, Result
+from torpor.vm.agent import AgentCode, FileStatus, GuestAgent, Identity, Result
 from torpor.vm.errors import (
     ChannelLostError,
     FreezeError,
@@ -38,6 +38,7 @@ __all__ = [
     "STDERR",
     "STDOUT",
     "Accelerator",
+    "AgentCode",
     "Boot",
     "BootWanted",
     "ChannelLostError",

@@ -1,12 +1,15 @@
 """What the guest agent does for us, as plain calls over a channel."""
 
 import asyncio
+import hashlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from torpor.guest.succession import KNOWN
 from torpor.vm.channel import Channel, Welcome
 from torpor.vm.errors import GuestError
 from torpor.vm.execs import Command, Connection, Exec, Exit, Terminal
@@ -33,6 +36,15 @@ class Identity:
     def of(cls, machine: str) -> "Identity":
         """Return the identity of a new machine: its id as host name, a random machine-id(5)."""
         return cls(hostname=machine, machine_id=secrets.token_hex(16))
+
+
+@dataclass(frozen=True)
+class AgentCode:
+    """The code of a guest agent: a zip archive of its compiled modules, and the digest by which it
+    is known (``torpor.guest.digest``)."""
+
+    digest: str
+    archive: Path
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,15 @@ class GuestAgent:
                 return
             echo_ns = int(_number(answer, "again_ns"))
         raise GuestError("EPROTO", "the machine asks to be woken again and again")
+
+    async def replace(self, newer: AgentCode) -> None:
+        """Have ``newer`` take over from the agent that runs; attach to it after that.
+
+        Raises :exc:`GuestError`, the agent running on, if it does not know how or cannot.
+        """
+        code = await asyncio.to_thread(newer.archive.read_bytes)
+        wanted = {"sha256": hashlib.sha256(code).hexdigest(), "handovers": list(KNOWN)}
+        await self.channel.request("agent.replace", wanted, code, urgent=True, limit=ANSWER_LIMIT)
 
     async def status(self) -> dict[str, Any]:
         """Return kernel, host name, uptime and wall clock of the guest, and whether it rests."""

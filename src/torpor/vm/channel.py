@@ -41,6 +41,7 @@ class Welcome:
     """What the agent said at the start of an epoch, and when.
 
     ``mono_ns`` is the guest's monotonic clock when it spoke, ``heard_ns`` the host's when we heard.
+    ``code`` is the digest of the agent's files, empty if it does not know.
     """
 
     version: int
@@ -48,6 +49,7 @@ class Welcome:
     agent_id: str
     mono_ns: int
     heard_ns: int
+    code: str = ""
 
 
 class Channel:
@@ -258,6 +260,7 @@ class Channel:
                     agent_id=plain(said["agent_id"], 64),
                     mono_ns=int(said["mono_ns"]),
                     heard_ns=time.monotonic_ns(),
+                    code=plain(said.get("code", ""), 64),
                 )
             )
         except (KeyError, TypeError, ValueError) as error:

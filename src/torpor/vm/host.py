@@ -13,6 +13,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Literal
 
 from torpor.vm import manifest as documents
 from torpor.vm.accelerator import QEMU, Accelerator
-from torpor.vm.agent import Identity
+from torpor.vm.agent import AgentCode, Identity
 from torpor.vm.bases import OpenBases
 from torpor.vm.disk import Layer, node_name
 from torpor.vm.errors import HostError, VmError, told
@@ -73,13 +74,15 @@ class Host:
         jail: Jail,
         *,
         golden: Store | None = None,
-        clock: Callable[[], int] | None = None,
+        agent: AgentCode | None = None,
+        clock: Callable[[], int] = time.time_ns,
         wait: bool = False,
     ) -> "Host":
         """Open ``home``, adopt the machines that run there, and clean up after a crash.
 
-        ``golden`` is another store to thaw from. Raises :exc:`HostError` if another program has it
-        open, unless it is to ``wait`` for that.
+        ``golden`` is another store to thaw from, ``agent`` the guest agent that machines shall have
+        after a thaw, whatever their snapshots have. Raises :exc:`HostError` if another program has
+        it open, unless it is to ``wait`` for that.
         """
         home.mkdir(parents=True, exist_ok=True)
         lock = await _take_lock(home, wait=wait)
@@ -89,9 +92,7 @@ class Host:
             machines.mkdir(exist_ok=True)
             name = f"torpor-{_home_id(home)}-"
             bases = OpenBases(accelerator.qemu_version)
-            site = Site(machines, name, store, accelerator, jail, bases)
-            if clock is not None:
-                site = Site(machines, name, store, accelerator, jail, bases, clock)
+            site = Site(machines, name, store, accelerator, jail, bases, clock, agent)
             host = cls(home, site, lock)
             await host._recover()
         except BaseException:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from torpor.vm import manifest as documents
-from torpor.vm.agent import GuestAgent
+from torpor.vm.agent import AgentCode, GuestAgent
 from torpor.vm.channel import Channel
 from torpor.vm.console import Console
 from torpor.vm.disk import Layer
-from torpor.vm.errors import ChannelLostError, LaunchError, MachineDiedError, VmError
+from torpor.vm.errors import ChannelLostError, GuestError, LaunchError, MachineDiedError, VmError
 from torpor.vm.launch import AGENT, CONSOLE, MONITOR, SAID, Launched
 from torpor.vm.manifest import MachineRecord
 from torpor.vm.processes import DeathWatch
@@ -78,6 +78,8 @@ class Machine:
         """Why the machine is held at the moment (the host's disk is full), or None."""
         self.thawed: ThawTimes | None = None
         """How long its thaw took; None if it was booted or adopted."""
+        self.agent_kept: str | None = None
+        """Why the agent of its snapshot could not be replaced by a newer one, or None."""
         self._qmp: Qmp | None = None
         self._agent: GuestAgent | None = None
         self._shutdown: str | None = None
@@ -158,6 +160,22 @@ class Machine:
             raise
         self._agent = GuestAgent(channel, welcome)
         return self._agent
+
+    async def replace_agent(self, newer: AgentCode, limit: float) -> GuestAgent:
+        """Put ``newer`` in the place of an agent of other code, and return the one that runs then.
+
+        If it cannot be, the older one works on, and :attr:`agent_kept` says why. Raises as
+        :meth:`attach`.
+        """
+        agent = self.agent
+        if agent.welcome.code == newer.digest:
+            return agent
+        try:
+            await agent.replace(newer)
+        except GuestError as error:
+            self.agent_kept = str(error)
+            return agent
+        return await self.attach(limit)
 
     async def attached(self) -> GuestAgent:
         """Return the guest agent, attached anew if the channel was lost. Raises as

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from torpor.vm import manifest
 from torpor.vm.accelerator import Accelerator
-from torpor.vm.agent import Identity
+from torpor.vm.agent import AgentCode, Identity
 from torpor.vm.bases import OpenBases
 from torpor.vm.delta import Delta
 from torpor.vm.disk import Layer, create_layer
@@ -37,7 +37,8 @@ LOAD_LIMIT = 30.0
 @dataclass(frozen=True)
 class Site:
     """Where machines are made: ``directory`` holds a directory for each; ``name`` goes before its
-    id in its QEMU's ``-name``. ``clock`` is the wall clock that guests are set to, in ns."""
+    id in its QEMU's ``-name``. ``clock`` is the wall clock that guests are set to, in ns; ``agent``
+    is put in the place of another agent at a thaw."""
 
     directory: Path
     name: str
@@ -46,6 +47,7 @@ class Site:
     jail: Jail
     bases: OpenBases
     clock: Callable[[], int] = time.time_ns
+    agent: AgentCode | None = None
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,8 @@ async def _wake(machine: Machine, identity: Identity | None, site: Site, limit: 
     except ChannelLostError as error:
         state = "It was ended again."
         raise SilentError(error.happened, console=machine.console.tail(), state=state) from error
+    if site.agent is not None:
+        agent = await machine.replace_agent(site.agent, limit)
     await agent.wake(identity, site.clock)
     machine.update(ready=True, guest_boot_id=agent.welcome.boot_id)
 

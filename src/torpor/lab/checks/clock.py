@@ -177,8 +177,7 @@ async def _host(lab: Laboratory, clock: Callable[[], int]) -> AsyncIterator[Host
     """Open a host whose machines are given ``clock``, inside the laboratory's directory."""
     maker = lab.maker
     home = lab.host.home / "movable-clock"
-    store = maker.store()
-    host = await Host.open(home, maker.accelerator, maker.jail, golden=store, clock=clock)
+    host = await maker.open_host(home, clock=clock)
     try:
         yield host
     finally:
