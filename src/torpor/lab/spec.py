@@ -78,6 +78,12 @@ PROMISES = (
     Promise("S9", "exec_roundtrip", Bound(0.060), Bound(0.020)),
     Promise("S10", "idle_machine_mib", Bound(48.0), Bound(48.0)),
     Promise("S11", "idle_machine_cpu", Bound(0.5), Bound(0.5)),
+    Promise(
+        "S12",
+        "echo_terminal",
+        Bound(0.005, factor=1.0, of="echo_pipe"),
+        Bound(0.005, factor=1.0, of="echo_pipe"),
+    ),
 )
 
 NEEDED = frozenset(
