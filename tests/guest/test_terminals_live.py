@@ -104,7 +104,7 @@ async def test_the_last_words_on_a_terminal_are_not_lost(guest: Guest, size: int
 
 async def test_a_terminal_with_a_job_left_on_it_still_ends(guest: Guest) -> None:
     agent = await guest.attach()
-    line = "trap '' HUP; (while :; do echo more; done) & sleep 0.2; echo last; exit 3"
+    line = "trap '' HUP; (while echo more; do :; done) 2>/dev/null & sleep 0.2; echo last; exit 3"
     running = await agent.start(Command(("/bin/sh", "-c", line), terminal=Terminal()))
     out, _ = await running.collect()
     assert b"last" in out
