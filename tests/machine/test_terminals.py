@@ -16,12 +16,20 @@ pytestmark = pytest.mark.machine
 PROGRAMS = Recipe("terminals", packages=(*Recipe().packages, "htop", "vim-tiny"))
 
 
+class Xterm(pyte.Screen):
+    """A screen that takes vim's question about keys (CSI ? 4 m), no colours as pyte thinks."""
+
+    def select_graphic_rendition(self, *attributes: int, private: bool = False) -> None:
+        if not private:
+            super().select_graphic_rendition(*attributes)
+
+
 class Screen:
     """A command on a terminal, and what stands on the screen of whoever sits at it."""
 
     def __init__(self, running: Exec, size: Terminal) -> None:
         self.running = running
-        self._screen = pyte.Screen(size.columns, size.rows)
+        self._screen = Xterm(size.columns, size.rows)
         self._stream = pyte.ByteStream(self._screen)
 
     @property

@@ -17,7 +17,8 @@ from torpor.guest.wire import Kind
 
 KEEP = 256 << 10
 """Bytes from the port that are kept for whoever attaches again."""
-CONNECT_LIMIT = 10.0
+CONNECT_LIMIT = 5.0
+"""Seconds; a freeze waits for at most 10 until every request is answered."""
 MOST = 1024
 """Connections at a time."""
 ADDRESSES = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
