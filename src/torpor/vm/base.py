@@ -54,6 +54,17 @@ def copy_base(source: Path, target: Path) -> None:
     target.chmod(0o600)
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make ``target`` a hard link to ``source``; on another file system a copy of the same mode."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy_base(source, target)
+        target.chmod(source.stat().st_mode & 0o777)
+
+
 def _copy(old: int, new: int, start: int, end: int) -> int:
     """Copy some of the bytes from ``start`` to ``end``, at least one; return how many."""
     try:

@@ -40,6 +40,12 @@ def canonical(found: Manifest, sums: Sums) -> tuple[Manifest, dict[str, str]]:
         renamed(f"layers/{layer.file_name}", f"layers/{disk[-1].file_name}")
     *chain, tools = disk
     new = replace(
-        found, memory=memory, disk=tuple(chain), tools=tools, sizes=dict(sorted(sizes.items()))
+        found,
+        host_boot_id="",  # says only how far a copy of it can be trusted to be on the disk
+        memory=memory,
+        disk=tuple(chain),
+        tools=tools,
+        sizes=dict(sorted(sizes.items())),
+        labels=dict(sorted(found.labels.items())),
     )
     return new, paths

@@ -83,6 +83,11 @@ class Piece:
     packed: int
     sha256: bytes
 
+    @property
+    def blocks(self) -> int:
+        """How many blocks it holds."""
+        return (self.raw - self.runs * _RUN.size) // BLOCK
+
     def write(self) -> bytes:
         """Return its bytes."""
         return _sealed(
@@ -102,6 +107,10 @@ class Trailer:
         return _sealed(_TRAILER.pack(_TRAILER_MAGIC, self.pieces, self.sha256))
 
 
+class CutOffError(SnapshotError):
+    """An exported snapshot ends early: it may still be on its way."""
+
+
 def wrong(what: str) -> SnapshotError:
     """Return the error of a file that is not a whole exported snapshot."""
     return SnapshotError(
@@ -116,8 +125,6 @@ def _sealed(head: bytes) -> bytes:
 
 
 def _unsealed(head: bytes, what: str) -> bytes:
-    if len(head) < HEAD:
-        raise wrong(f"it ends in {what}")
     if _CRC.unpack_from(head, HEAD - _CRC.size)[0] != zlib.crc32(head[: HEAD - _CRC.size]):
         raise wrong(f"{what} is damaged")
     return head
@@ -129,7 +136,11 @@ def read_exactly(source: BinaryIO, count: int, what: str) -> bytes:
     while len(found) < count:
         more = source.read(count - len(found))
         if not more:
-            raise wrong(f"it ends in {what}")
+            raise CutOffError(
+                f"The exported snapshot ends in {what}: it is not all there.",
+                state="The snapshot was not added to the store. What came of it is kept.",
+                todo="Get the whole file, and import it again.",
+            )
         found += more
     return bytes(found)
 
@@ -223,7 +234,7 @@ def unpack(piece: Piece, packed: bytes) -> tuple[list[tuple[int, int]], memoryvi
     """
     if hashlib.sha256(packed).digest() != piece.sha256:
         raise wrong("a piece is damaged")
-    limits = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
+    limits: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
     reader = zstd.ZstdDecompressor(options=limits)
     try:
         raw = reader.decompress(packed, max_length=piece.raw + 1)

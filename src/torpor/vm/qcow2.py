@@ -2,7 +2,8 @@
 
 A layer is data that a guest, through its QEMU, or a stranger has written. Its header can name a
 backing file and an external data file, and QEMU opens them. So before a layer is read outside of a
-machine's jail, its header must be one that Torpor's own layers have: no other files, nothing unknown.
+machine's jail, its header must be one that Torpor's own layers have: no other files, nothing
+unknown.
 The format is that of QEMU's ``docs/interop/qcow2.txt``.
 """
 

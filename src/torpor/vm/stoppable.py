@@ -29,6 +29,5 @@ async def stoppable(work: Callable[[Callable[[], None]], T]) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         stop.set()
-        await asyncio.wait([task])
-        task.cancelled() or task.exception()  # taken note of
+        await asyncio.gather(task, return_exceptions=True)
         raise

@@ -24,11 +24,18 @@ from torpor.vm.errors import ChannelLostError, LaunchError, SilentError, Snapsho
 from torpor.vm.jail import Jail, end_all
 from torpor.vm.launch import Boot, Parts, launch
 from torpor.vm.machine import Machine, ThawTimes, write_record
-from torpor.vm.manifest import GuestVersions, MachineRecord, Manifest
+from torpor.vm.manifest import (
+    DELTA,
+    DEVICES,
+    GuestVersions,
+    MachineRecord,
+    Manifest,
+    reachable,
+)
 from torpor.vm.new_snapshot import guest_mapping, new_id
 from torpor.vm.pages import written_runs
 from torpor.vm.shape import Shape
-from torpor.vm.store import DELTA, DEVICES, Store, reachable
+from torpor.vm.store import Store
 
 WAKE_LIMIT = 30.0
 LOAD_LIMIT = 30.0
