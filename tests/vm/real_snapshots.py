@@ -1,6 +1,5 @@
 """Snapshots of no machine whose files are in the real formats: what export and import check."""
 
-import os
 import random
 import struct
 import subprocess
@@ -114,4 +113,4 @@ def tree(root: Path) -> dict[str, tuple[int, bytes]]:
 
 def allocated(path: Path) -> int:
     """The bytes that a file takes."""
-    return os.stat(path).st_blocks * 512
+    return path.stat().st_blocks * 512

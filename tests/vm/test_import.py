@@ -18,7 +18,14 @@ from typing import Any, BinaryIO, cast
 import pytest
 
 from tests.vm.real_snapshots import (
-    DISK, PAGE, SHAPE, allocated, delta_of, make_snapshot, tree, write_layer,
+    DISK,
+    PAGE,
+    SHAPE,
+    allocated,
+    delta_of,
+    make_snapshot,
+    tree,
+    write_layer,
 )  # fmt: skip
 from torpor.vm import exported, importing, integrity
 from torpor.vm.base import count_and_digest

@@ -7,13 +7,10 @@ program; the next one that opens the directory adopts them.
 
 import asyncio
 import contextlib
-import fcntl
 import functools
-import hashlib
 import os
-import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,15 +21,17 @@ from torpor.vm.agent import Identity
 from torpor.vm.bases import OpenBases
 from torpor.vm.disk import Layer, node_name
 from torpor.vm.errors import HostError, VmError, told
-from torpor.vm.flatten import DEPTH, shorten
+from torpor.vm.flatten import DEPTH, shorten, use_chain
 from torpor.vm.freeze import Frozen, freeze
+from torpor.vm.home import home_id, take_lock
 from torpor.vm.jail import Jail, end_all, pick_uid
 from torpor.vm.launch import Boot
 from torpor.vm.machine import RECORD, Machine
-from torpor.vm.manifest import MachineRecord
+from torpor.vm.manifest import MachineRecord, Manifest
 from torpor.vm.new_snapshot import Wanted, new_id
 from torpor.vm.processes import find_by_prefix
 from torpor.vm.shape import check_fits, free_memory_bytes
+from torpor.vm.stoppable import to_the_end
 from torpor.vm.store import Collected, Store
 from torpor.vm.thaw import BootWanted, Site, boot, thaw
 
@@ -64,6 +63,8 @@ class Host:
         self._lock = lock
         self._starting: set[int] = set()
         self._committing: dict[str, asyncio.Task[None]] = {}
+        self._merging = asyncio.Semaphore(1)
+        self._shortening: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -82,18 +83,19 @@ class Host:
         open, unless it is to ``wait`` for that.
         """
         home.mkdir(parents=True, exist_ok=True)
-        lock = await _take_lock(home, wait=wait)
+        lock = await take_lock(home, wait=wait)
         try:
             store = Store(home, golden)
             machines = home / "machines"
             machines.mkdir(exist_ok=True)
-            name = f"torpor-{_home_id(home)}-"
+            name = f"torpor-{home_id(home)}-"
             bases = OpenBases(accelerator.qemu_version)
             site = Site(machines, name, store, accelerator, jail, bases)
             if clock is not None:
                 site = Site(machines, name, store, accelerator, jail, bases, clock)
             host = cls(home, site, lock)
             await host._recover()
+            host.shorten_chains()
         except BaseException:
             os.close(lock)
             raise
@@ -102,6 +104,9 @@ class Host:
     async def close(self) -> None:
         """Let go of all machines, which run on, after the snapshots under way are durable."""
         await asyncio.gather(*self._committing.values(), return_exceptions=True)
+        if self._shortening is not None:
+            self._shortening.cancel()
+            await asyncio.wait([self._shortening])
         for machine in self.machines.values():
             await machine.disconnect()
         self.machines.clear()
@@ -163,10 +168,36 @@ class Host:
 
     async def _make_durable(self, snapshot: str) -> None:
         found = self.store.manifest(snapshot)
+        async with self._shortened(found, found.disk) as disk:
+            await to_the_end(asyncio.to_thread(self.store.make_durable, snapshot, disk))
+
+    @contextlib.asynccontextmanager
+    async def _shortened(
+        self, found: Manifest, disk: tuple[Layer, ...]
+    ) -> AsyncIterator[tuple[Layer, ...]]:
+        """Give the shorter chain of a disk, which is kept for the length of the block.
+
+        Chains are merged one after another. One that cannot be merged stays as it is: it is slower,
+        and no reason for a snapshot not to become durable.
+        """
         name = new_id()
         with self.store.pin(f"layers/{name}.qcow2"):
-            disk = await shorten(self.store, found, name)
-            await asyncio.to_thread(self.store.make_durable, snapshot, disk)
+            async with self._merging:
+                with contextlib.suppress(VmError, OSError):
+                    jailed = self._site.jail.namespaces
+                    disk = await shorten(self.store, found, disk, name, jailed=jailed)
+            yield disk
+
+    async def _shorten_old(self) -> None:
+        """Shorten the chains of durable snapshots that are deep: imported, or from before."""
+        for snapshot in self.store.ids():
+            with contextlib.suppress(VmError, OSError):
+                found, sums = self.store.durable_parts(snapshot)
+                async with self._shortened(found, sums.disk) as disk:
+                    # Removed meanwhile? Then there is nothing to write it down for.
+                    if disk != sums.disk and self.store.durable(snapshot):
+                        await to_the_end(asyncio.to_thread(use_chain, self.store, snapshot, disk))
+        self.collect()
 
     async def durable(self, snapshot: str) -> None:
         """Return when a snapshot survives a power cut. Raises :exc:`SnapshotError` or OSError."""
@@ -218,6 +249,11 @@ class Host:
     def collect(self) -> Collected:
         """Remove what neither a snapshot nor a machine reaches."""
         return self.store.collect([name for record in self._records() for name in record.uses()])
+
+    def shorten_chains(self) -> None:
+        """Begin to shorten, in the background, deep chains of snapshots that are durable."""
+        if self._shortening is None or self._shortening.done():
+            self._shortening = asyncio.create_task(self._shorten_old(), name="shorten chains")
 
     # Machines
 
@@ -339,48 +375,6 @@ class Forked:
 
     frozen: Frozen
     children: "list[Machine | VmError]"
-
-
-def _home_id(home: Path) -> str:
-    """Return a word that this directory has and no other on this computer, a copy of it neither.
-
-    Not its path: several containers may have the same, and one sees the processes of the others.
-    """
-    file = home / "host.id"
-    if not file.exists():
-        new = home / f".host.id.{os.getpid()}"
-        new.write_text(secrets.token_hex(16))
-        new.rename(file)
-    status = home.stat()
-    words = f"{file.read_text()} {status.st_dev} {status.st_ino}"
-    return hashlib.sha256(words.encode()).hexdigest()[:12]
-
-
-async def _take_lock(home: Path, *, wait: bool) -> int:
-    fd = os.open(home / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not wait:
-                    raise HostError(
-                        f"Another program (process {_holder(fd)}) has {home} open.",
-                        state="Nothing was changed.",
-                        todo="End it, or set TORPOR_HOME to another directory.",
-                    ) from None
-                await asyncio.sleep(0.2)
-                continue
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, str(os.getpid()).encode(), 0)
-            return fd
-    except BaseException:
-        os.close(fd)
-        raise
-
-
-def _holder(fd: int) -> str:
-    return os.pread(fd, 20, 0).decode("ascii", "replace") or "?"
 
 
 def _free_memory() -> int:

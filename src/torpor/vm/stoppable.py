@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -29,5 +29,18 @@ async def stoppable(work: Callable[[Callable[[], None]], T]) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         stop.set()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+
+
+async def to_the_end(work: Awaitable[T]) -> T:
+    """Await ``work``; if this task is cancelled, wait for its end before going on with that.
+
+    For work in a thread that cannot be stopped, while what it needs is held.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
         await asyncio.gather(task, return_exceptions=True)
         raise

@@ -300,8 +300,10 @@ class Store:
 
     # Verifying
 
-    def verify(self, snapshot: str) -> Manifest:
+    def verify(self, snapshot: str, disk: tuple[Layer, ...] | None = None) -> Manifest:
         """Check that a snapshot is whole and return its manifest. Raises :exc:`SnapshotError`.
+
+        ``disk`` is the chain that is to be used, if it is not the one of now.
 
         Files that this process has found good before, and whose size, times and inode are the same,
         are not read again.
@@ -309,11 +311,11 @@ class Store:
         # Read once: a shorter chain may take the place of the disk's meanwhile.
         if self.durable(snapshot):
             found, sums = self.durable_parts(snapshot)
-            wanted, disk = sums.files, sums.disk
+            wanted, disk = sums.files, disk or sums.disk
         else:
             found = self.manifest(snapshot)
             check_boot(found)
-            wanted, disk = {}, found.disk
+            wanted, disk = {}, disk or found.disk
         sizes = dict(found.sizes)
         if found.memory is not None:
             sizes[f"bases/{found.memory.base}.mem"] = found.shape.memory_bytes

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from torpor.vm import manifest
+from torpor.vm import compatibility, manifest
 from torpor.vm.accelerator import Accelerator
 from torpor.vm.agent import Identity
 from torpor.vm.bases import OpenBases
@@ -83,7 +83,8 @@ async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -
     found = site.store.manifest(snapshot)
     check_thaws_here(found, site.accelerator)
     assert found.memory is not None
-    verified = asyncio.create_task(asyncio.to_thread(site.store.verify, snapshot))
+    chain = site.store.disk(found)
+    verified = asyncio.create_task(asyncio.to_thread(site.store.verify, snapshot, chain))
     base = found.memory.base
     async with _awaited(verified), site.bases.opened(base, site.store.base(base)) as base_fd:
         disk = site.store.disk(found)
@@ -102,6 +103,8 @@ async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -
                 file = site.store.directory(snapshot) / DELTA
                 await asyncio.to_thread(_inject, file, machine, base_fd)
             await verified
+            if disk != chain:  # it was shortened in the background in between
+                await asyncio.to_thread(site.store.verify, snapshot, disk)
             moments.append(time.monotonic())
             # 3. The state of devices and CPUs.
             with open(site.store.directory(snapshot) / DEVICES, "rb", buffering=0) as devices:
@@ -158,25 +161,9 @@ async def _boot_once(
 
 def check_thaws_here(found: Manifest, accelerator: Accelerator) -> None:
     """Raise :exc:`SnapshotError` if a snapshot's memory cannot run under this accelerator."""
-    todo = "Boot its disk instead (files only), or thaw it where it was made."
-    if found.memory is None:
-        raise SnapshotError(f"Snapshot {found.id} holds files only.", todo="Boot its disk.")
-    if found.accelerator != accelerator.name or found.cpu != accelerator.cpu:
-        raise SnapshotError(
-            f"Snapshot {found.id} was made under {found.accelerator} on {found.cpu}; here runs "
-            f"{accelerator.name} on {accelerator.cpu}.",
-            todo=todo,
-        )
-    if found.qemu_version[:2] != accelerator.qemu_version[:2]:
-        made, here = (
-            ".".join(map(str, version))
-            for version in (found.qemu_version, accelerator.qemu_version)
-        )
-        raise SnapshotError(
-            f"Snapshot {found.id} was made by QEMU {made}; here is {here}, and the two have not"
-            " been tested together.",
-            todo=todo,
-        )
+    verdict = compatibility.check(found, accelerator)
+    if not verdict.thaws:
+        raise SnapshotError(verdict.why, todo=verdict.todo)
 
 
 def _record_of(
