@@ -12,26 +12,32 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from torpor.vm import manifest as documents
 from torpor.vm.accelerator import QEMU, Accelerator
 from torpor.vm.agent import Identity
 from torpor.vm.bases import OpenBases
+from torpor.vm.compatibility import Verdict, check
 from torpor.vm.disk import Layer, node_name
+from torpor.vm.erasure import Erased, erase
 from torpor.vm.errors import HostError, VmError, told
+from torpor.vm.export import Exported, Report, export_file, silent
 from torpor.vm.flatten import DEPTH, shorten, use_chain
 from torpor.vm.freeze import Frozen, freeze
 from torpor.vm.home import home_id, take_lock
+from torpor.vm.importing import Imported, import_snapshot
 from torpor.vm.jail import Jail, end_all, pick_uid
 from torpor.vm.launch import Boot
 from torpor.vm.machine import RECORD, Machine
 from torpor.vm.manifest import MachineRecord, Manifest
 from torpor.vm.new_snapshot import Wanted, new_id
 from torpor.vm.processes import find_by_prefix
+from torpor.vm.retention import Plan, Policy, held_elsewhere, plan, standing
 from torpor.vm.shape import check_fits, free_memory_bytes
-from torpor.vm.stoppable import to_the_end
+from torpor.vm.stoppable import stoppable, to_the_end
 from torpor.vm.store import Collected, Store
 from torpor.vm.thaw import BootWanted, Site, boot, thaw
 
@@ -246,9 +252,63 @@ class Host:
         self.store.remove(snapshot)
         return self.collect()
 
+    async def erase(self, snapshot: str, *, overwrite: bool = False) -> Erased:
+        """Remove a snapshot so that its content cannot be read back from the store, and say what
+        was erased. Raises :exc:`SnapshotError`."""
+        task = self._committing.get(snapshot)
+        if task is not None:
+            await asyncio.wait([task])
+        memory = self.store.manifest(snapshot).memory
+        if memory is not None:
+            await self._site.bases.forget(memory.base)
+        erased = await to_the_end(
+            asyncio.to_thread(erase, self.store, snapshot, self._used(), overwrite=overwrite)
+        )
+        self.collect()
+        return erased
+
+    async def export(
+        self, snapshot: str, file: Path, *, shared: bool = True, report: Report = silent
+    ) -> Exported:
+        """Write a snapshot and all that it needs to one file, when it is durable.
+
+        An export that is cancelled goes on when it is asked for again. Raises
+        :exc:`SnapshotError` and OSError.
+        """
+        await self.durable(snapshot)
+        return await stoppable(
+            lambda check: export_file(
+                self.store, snapshot, file, shared=shared, report=report, check=check
+            )
+        )
+
+    async def import_(
+        self, source: BinaryIO, *, name: str | None = None, report: Report = silent
+    ) -> Imported:
+        """Add an exported snapshot. Raises :exc:`SnapshotError` and OSError, and has added nothing
+        then."""
+        made = await stoppable(
+            lambda check: import_snapshot(self.store, source, name=name, report=report, check=check)
+        )
+        self.shorten_chains()
+        return made
+
+    def plan(self, policy: Policy) -> Plan:
+        """Say which snapshots a policy removes, and what that frees. Blocks."""
+        held = held_elsewhere(self.store, self._used())
+        return plan(list(standing(self.store)), policy, datetime.now(UTC), held)
+
+    def check(self, snapshot: str) -> Verdict:
+        """Say whether a snapshot can be thawed on this host. Raises :exc:`SnapshotError`."""
+        return check(self.store.manifest(snapshot), self._site.accelerator)
+
     def collect(self) -> Collected:
         """Remove what neither a snapshot nor a machine reaches."""
-        return self.store.collect([name for record in self._records() for name in record.uses()])
+        return self.store.collect(self._used())
+
+    def _used(self) -> list[str]:
+        """Return the store paths that machines need."""
+        return [name for record in self._records() for name in record.uses()]
 
     def shorten_chains(self) -> None:
         """Begin to shorten, in the background, deep chains of snapshots that are durable."""

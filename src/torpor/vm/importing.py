@@ -35,6 +35,7 @@ from torpor.vm.exported import (
     read_exactly,
     read_next,
     unpack,
+    write_beginning,
     wrong,
 )
 from torpor.vm.imported import check_index, renamed
@@ -44,10 +45,13 @@ from torpor.vm.qcow2 import check_layer
 from torpor.vm.store import Store
 
 IMPORTS = "imports"
+BEGINNING = "beginning"
 RESERVE = 64 << 20
 """Bytes of free space that an import leaves."""
 _PROGRESS = struct.Struct("<Q36s")
 """How many pieces have been written, and in which boot of the host."""
+
+_STATE = "progress"
 
 Blocks = tuple[list[tuple[int, int]], memoryview]
 
@@ -89,6 +93,7 @@ def import_snapshot(
     _check_id(store, index.manifest.id)
     shared = _find_shared(store, index, report)
     with _locked(directory):
+        (directory / BEGINNING).write_bytes(write_beginning(index))
         arrival = _Arrival(store, index, directory, shared, check)
         arrival.take(source, beginning, report)
         arrival.verify(report)
@@ -269,7 +274,7 @@ class _Arrival:
         """Return how many pieces an import before has written; those of another boot do not count,
         since they may not have reached the disk."""
         try:
-            done, boot = _PROGRESS.unpack((self._directory / "progress").read_bytes())
+            done, boot = _PROGRESS.unpack((self._directory / _STATE).read_bytes())
         except (FileNotFoundError, struct.error):
             return 0
         # What the store had then, it may have no more now.
@@ -356,9 +361,7 @@ class _Writer:
         self._files = files
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="import")
         self._waiting: deque[tuple[Piece, int, bool, Future[Blocks]]] = deque()
-        self._progress = os.open(
-            directory / "progress", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
+        self._progress = os.open(directory / _STATE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._boot = host_boot_id().encode()
 
     def __enter__(self) -> "_Writer":

@@ -15,6 +15,7 @@ from torpor.vm.shape import Shape
 
 VERSION = 1
 MANIFEST, DEVICES, DELTA, SUMS = "manifest.json", "devices", "memory.delta", "sums.json"
+KEPT = "kept"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
     layers/<id>.<fmt>   disk layers
 
 Everything is written elsewhere and renamed into place, never changed, and removed when nothing
-reaches it any more. A snapshot exists when its directory has its final name.
+reaches it. A snapshot exists when its directory has its final name.
 
 A store can thaw from another one (golden snapshots, shared by many, in a cache); it never writes
 there, and takes a hard link to each base and layer that it uses, so that it stays whole when the
@@ -54,8 +54,6 @@ class Store:
         for part in ("snapshots", "bases", "layers"):
             (root / part).mkdir(parents=True, exist_ok=True)
         root.chmod(0o700)
-
-    # Finding
 
     def ids(self) -> list[str]:
         """Return the ids of this store's snapshots, the oldest first."""
