@@ -10,34 +10,29 @@ import contextlib
 import functools
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from torpor.vm import manifest as documents
 from torpor.vm.accelerator import QEMU, Accelerator
 from torpor.vm.agent import Identity
 from torpor.vm.bases import OpenBases
-from torpor.vm.compatibility import Verdict, check
+from torpor.vm.chains import Chains
 from torpor.vm.disk import Layer, node_name
-from torpor.vm.erasure import Erased, erase
 from torpor.vm.errors import HostError, VmError, told
-from torpor.vm.export import Exported, Report, export_file, silent
-from torpor.vm.flatten import DEPTH, shorten, use_chain
+from torpor.vm.flatten import DEPTH
 from torpor.vm.freeze import Frozen, freeze
 from torpor.vm.home import home_id, take_lock
-from torpor.vm.importing import Imported, import_snapshot
 from torpor.vm.jail import Jail, end_all, pick_uid
 from torpor.vm.launch import Boot
 from torpor.vm.machine import RECORD, Machine
-from torpor.vm.manifest import MachineRecord, Manifest
-from torpor.vm.new_snapshot import Wanted, new_id
+from torpor.vm.manifest import MachineRecord
+from torpor.vm.new_snapshot import Wanted
 from torpor.vm.processes import find_by_prefix
-from torpor.vm.retention import Plan, Policy, held_elsewhere, plan, standing
 from torpor.vm.shape import check_fits, free_memory_bytes
-from torpor.vm.stoppable import stoppable, to_the_end
+from torpor.vm.stoppable import to_the_end
 from torpor.vm.store import Collected, Store
 from torpor.vm.thaw import BootWanted, Site, boot, thaw
 
@@ -69,8 +64,7 @@ class Host:
         self._lock = lock
         self._starting: set[int] = set()
         self._committing: dict[str, asyncio.Task[None]] = {}
-        self._merging = asyncio.Semaphore(1)
-        self._shortening: asyncio.Task[None] | None = None
+        self.chains = Chains(site.store, jailed=site.jail.namespaces)
 
     @classmethod
     async def open(
@@ -101,7 +95,7 @@ class Host:
                 site = Site(machines, name, store, accelerator, jail, bases, clock)
             host = cls(home, site, lock)
             await host._recover()
-            host.shorten_chains()
+            host.chains.start()
         except BaseException:
             os.close(lock)
             raise
@@ -110,9 +104,7 @@ class Host:
     async def close(self) -> None:
         """Let go of all machines, which run on, after the snapshots under way are durable."""
         await asyncio.gather(*self._committing.values(), return_exceptions=True)
-        if self._shortening is not None:
-            self._shortening.cancel()
-            await asyncio.wait([self._shortening])
+        await self.chains.close()
         for machine in self.machines.values():
             await machine.disconnect()
         self.machines.clear()
@@ -174,36 +166,8 @@ class Host:
 
     async def _make_durable(self, snapshot: str) -> None:
         found = self.store.manifest(snapshot)
-        async with self._shortened(found, found.disk) as disk:
+        async with self.chains.shortened(found, found.disk) as disk:
             await to_the_end(asyncio.to_thread(self.store.make_durable, snapshot, disk))
-
-    @contextlib.asynccontextmanager
-    async def _shortened(
-        self, found: Manifest, disk: tuple[Layer, ...]
-    ) -> AsyncIterator[tuple[Layer, ...]]:
-        """Give the shorter chain of a disk, which is kept for the length of the block.
-
-        Chains are merged one after another. One that cannot be merged stays as it is: it is slower,
-        and no reason for a snapshot not to become durable.
-        """
-        name = new_id()
-        with self.store.pin(f"layers/{name}.qcow2"):
-            async with self._merging:
-                with contextlib.suppress(VmError, OSError):
-                    jailed = self._site.jail.namespaces
-                    disk = await shorten(self.store, found, disk, name, jailed=jailed)
-            yield disk
-
-    async def _shorten_old(self) -> None:
-        """Shorten the chains of durable snapshots that are deep: imported, or from before."""
-        for snapshot in self.store.ids():
-            with contextlib.suppress(VmError, OSError):
-                found, sums = self.store.durable_parts(snapshot)
-                async with self._shortened(found, sums.disk) as disk:
-                    # Removed meanwhile? Then there is nothing to write it down for.
-                    if disk != sums.disk and self.store.durable(snapshot):
-                        await to_the_end(asyncio.to_thread(use_chain, self.store, snapshot, disk))
-        self.collect()
 
     async def durable(self, snapshot: str) -> None:
         """Return when a snapshot survives a power cut. Raises :exc:`SnapshotError` or OSError."""
@@ -246,74 +210,27 @@ class Host:
 
     async def remove(self, snapshot: str) -> Collected:
         """Remove a snapshot and what only it needed. Raises :exc:`SnapshotError`."""
-        task = self._committing.get(snapshot)
-        if task is not None:
-            await asyncio.wait([task])
+        await self.settled(snapshot)
         self.store.remove(snapshot)
         return self.collect()
 
-    async def erase(self, snapshot: str, *, overwrite: bool = False) -> Erased:
-        """Remove a snapshot so that its content cannot be read back from the store, and say what
-        was erased. Raises :exc:`SnapshotError`."""
+    async def settled(self, snapshot: str) -> None:
+        """Return when nothing is at work on a snapshot in the background."""
         task = self._committing.get(snapshot)
         if task is not None:
             await asyncio.wait([task])
-        memory = self.store.manifest(snapshot).memory
-        if memory is not None:
-            await self._site.bases.forget(memory.base)
-        erased = await to_the_end(
-            asyncio.to_thread(erase, self.store, snapshot, self._used(), overwrite=overwrite)
-        )
-        self.collect()
-        return erased
 
-    async def export(
-        self, snapshot: str, file: Path, *, shared: bool = True, report: Report = silent
-    ) -> Exported:
-        """Write a snapshot and all that it needs to one file, when it is durable.
-
-        An export that is cancelled goes on when it is asked for again. Raises
-        :exc:`SnapshotError` and OSError.
-        """
-        await self.durable(snapshot)
-        return await stoppable(
-            lambda check: export_file(
-                self.store, snapshot, file, shared=shared, report=report, check=check
-            )
-        )
-
-    async def import_(
-        self, source: BinaryIO, *, name: str | None = None, report: Report = silent
-    ) -> Imported:
-        """Add an exported snapshot. Raises :exc:`SnapshotError` and OSError, and has added nothing
-        then."""
-        made = await stoppable(
-            lambda check: import_snapshot(self.store, source, name=name, report=report, check=check)
-        )
-        self.shorten_chains()
-        return made
-
-    def plan(self, policy: Policy) -> Plan:
-        """Say which snapshots a policy removes, and what that frees. Blocks."""
-        held = held_elsewhere(self.store, self._used())
-        return plan(list(standing(self.store)), policy, datetime.now(UTC), held)
-
-    def check(self, snapshot: str) -> Verdict:
-        """Say whether a snapshot can be thawed on this host. Raises :exc:`SnapshotError`."""
-        return check(self.store.manifest(snapshot), self._site.accelerator)
+    async def forget_base(self, base: str) -> None:
+        """Let go of a base: no copy of it is left in this program."""
+        await self._site.bases.forget(base)
 
     def collect(self) -> Collected:
         """Remove what neither a snapshot nor a machine reaches."""
-        return self.store.collect(self._used())
+        return self.store.collect(self.used())
 
-    def _used(self) -> list[str]:
+    def used(self) -> list[str]:
         """Return the store paths that machines need."""
         return [name for record in self._records() for name in record.uses()]
-
-    def shorten_chains(self) -> None:
-        """Begin to shorten, in the background, deep chains of snapshots that are durable."""
-        if self._shortening is None or self._shortening.done():
-            self._shortening = asyncio.create_task(self._shorten_old(), name="shorten chains")
 
     # Machines
 
