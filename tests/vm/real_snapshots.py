@@ -7,15 +7,42 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
+from torpor.vm.accelerator import host_boot_id
 from torpor.vm.base import create_base
 from torpor.vm.disk import Layer
-from torpor.vm.manifest import DELTA, DEVICES, Manifest, Memory
+from torpor.vm.manifest import DELTA, DEVICES, GuestVersions, Manifest, Memory
 from torpor.vm.shape import MIB, Shape
 from torpor.vm.store import Store
 
 SHAPE = Shape(1, 32)
 DISK = 16 * MIB
 PAGE = 4096
+
+
+def a_manifest() -> Manifest:
+    """A manifest with something in each field."""
+    root, top = Layer("r" * 16, "raw", 1 << 20), Layer("t" * 16, "qcow2", 1 << 20)
+    return Manifest(
+        version=1,
+        id="snapshot-1",
+        created_at="2026-03-01T08:05:42.000+00:00",
+        parent="snapshot-0",
+        generation=3,
+        shape=Shape(2, 64),
+        accelerator="tcg",
+        qemu_version=(7, 2, 0),
+        cpu="qemu-max",
+        guest=GuestVersions("6.1.0", "d" * 8),
+        guest_boot_id="11111111-2222-3333-4444-555555555555",
+        host_boot_id=host_boot_id(),
+        memory=Memory("base-1", delta=True),
+        disk=(root, top),
+        tools=Layer("tools-1", "raw", 4096),
+        sizes={"devices": 10},
+        stored_bytes=20,
+        allocated_bytes=30,
+        labels={"image": "default"},
+    )
 
 
 def write_base(file: Path, seed: int, count: int = 60) -> None:
@@ -48,7 +75,8 @@ def write_layer(file: Path, seed: int, size: int = DISK) -> None:
     lines = [f"write -q -P {chance.randrange(1, 256)} {place} 65536" for place in places]
     lines.append("write -q -z 131072 65536")
     command = ["qemu-io", "-f", "qcow2", str(file)]
-    subprocess.run(command, input="\n".join(lines) + "\n", text=True, check=True)
+    text = "\n".join(lines) + "\n"
+    subprocess.run(command, input=text, text=True, check=True, stdout=subprocess.DEVNULL)
 
 
 def make_snapshot(

@@ -91,7 +91,7 @@ async def test_stopped_half_way_it_leaves_nothing(
     chains = Chains(store, jailed=jailed)
     chains.start()
     await began.wait()
-    while not (seen := _children()):
+    while not (seen := _children()):  # noqa: ASYNC110 - it has no other way to tell
         await asyncio.sleep(0.01)
     await chains.close()
     assert set(seen) & set(_children()) == set()

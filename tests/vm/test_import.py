@@ -27,7 +27,7 @@ from tests.vm.real_snapshots import (
     tree,
     write_layer,
 )  # fmt: skip
-from torpor.vm import exported, importing, integrity
+from torpor.vm import exported, importing, integrity, piece_writer
 from torpor.vm.base import count_and_digest
 from torpor.vm.errors import SnapshotError
 from torpor.vm.export import export_file, export_stream
@@ -338,7 +338,7 @@ def test_what_may_not_have_reached_the_disk_is_written_again(
     whole = file.read_bytes()
     with pytest.raises(SnapshotError):
         take(target, whole[: -(1 << 19)])
-    for module in (importing, integrity):
+    for module in (importing, integrity, piece_writer):
         monkeypatch.setattr(module, "host_boot_id", lambda: "0" * 36)
     assert take(target, whole).resumed == 0
     assert content_of(target, "one") == content_of(source, "one")

@@ -150,7 +150,7 @@ async def gather(places: Places) -> Facts:
     """Look at this host. Starts short-lived programs, changes nothing but the kept verdict of the
     accelerator's probe."""
     root = os.geteuid() == 0
-    accelerator, accelerator_problem = await _accelerator(places.cache)
+    accelerator, accelerator_problem = await accelerator_of(places.cache)
     jail, jail_problem = await _jail()
     own = adopted = None
     if jail is not None:
@@ -182,7 +182,8 @@ async def gather(places: Places) -> Facts:
     )
 
 
-async def _accelerator(cache: Path) -> tuple[Accelerator | None, str]:
+async def accelerator_of(cache: Path) -> tuple[Accelerator | None, str]:
+    """Return the accelerator, None if it is not known, and what is wrong if something is."""
     try:
         await qemu_version()
         kernels = sorted(cache.glob("kernel/*/vmlinuz"), key=lambda file: file.stat().st_mtime)

@@ -64,6 +64,11 @@ def home_id(home: Path) -> str:
     return hashlib.sha256(words.encode()).hexdigest()[:12]
 
 
+def used_in(store: Store) -> list[str]:
+    """Return the paths in a home's store that its machines need. Raises :exc:`HostError`."""
+    return [name for record in machine_records(store.root) for name in record.uses()]
+
+
 async def take_lock(home: Path, *, wait: bool) -> int:
     fd = os.open(home / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -10,10 +10,8 @@ import fcntl
 import hashlib
 import os
 import shutil
-import struct
-from collections import deque
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +23,7 @@ from torpor.vm.base import BLOCK
 from torpor.vm.canonical import canonical
 from torpor.vm.delta import check_delta
 from torpor.vm.errors import SnapshotError
-from torpor.vm.export import WORKERS, Report, silent
+from torpor.vm.export import Report, silent
 from torpor.vm.exported import (
     CutOffError,
     File,
@@ -34,26 +32,20 @@ from torpor.vm.exported import (
     read_beginning,
     read_exactly,
     read_next,
-    unpack,
     write_beginning,
     wrong,
 )
 from torpor.vm.imported import check_index, renamed
 from torpor.vm.manifest import DELTA, MANIFEST, SUMS, Manifest, Sums
-from torpor.vm.pages import write_all
+from torpor.vm.piece_writer import PieceWriter, pieces_written
 from torpor.vm.qcow2 import check_layer
 from torpor.vm.store import Store
 
 IMPORTS = "imports"
 BEGINNING = "beginning"
+ABANDONED = 86400.0
 RESERVE = 64 << 20
 """Bytes of free space that an import leaves."""
-_PROGRESS = struct.Struct("<Q36s")
-"""How many pieces have been written, and in which boot of the host."""
-
-_STATE = "progress"
-
-Blocks = tuple[list[tuple[int, int]], memoryview]
 
 
 @dataclass(frozen=True)
@@ -98,6 +90,17 @@ def import_snapshot(
         arrival.take(source, beginning, report)
         arrival.verify(report)
         return arrival.place()
+
+
+def remove_abandoned(store: Store) -> int:
+    """Remove imports that nobody has gone on with for a day; return how many."""
+    count = 0
+    for directory in (store.root / IMPORTS).glob("*"):
+        newest = max((each.stat().st_mtime for each in directory.iterdir()), default=0.0)
+        if newest < time.time() - ABANDONED:
+            shutil.rmtree(directory)
+            count += 1
+    return count
 
 
 def _has(store: Store, index: Index) -> bool:
@@ -235,7 +238,7 @@ class _Arrival:
         number = written = 0
         with contextlib.ExitStack() as stack:
             fds = {number: self._open(number, stack) for number in self._own}
-            writer = stack.enter_context(_Writer(fds, files, self._directory))
+            writer = stack.enter_context(PieceWriter(fds, files, self._directory))
             while True:
                 self._check()
                 piece, head = read_next(source)
@@ -271,15 +274,9 @@ class _Arrival:
             raise wrong(f"{lacking[0]} lacks blocks")
 
     def _done(self) -> int:
-        """Return how many pieces an import before has written; those of another boot do not count,
-        since they may not have reached the disk."""
-        try:
-            done, boot = _PROGRESS.unpack((self._directory / _STATE).read_bytes())
-        except (FileNotFoundError, struct.error):
-            return 0
         # What the store had then, it may have no more now.
         whole = all(self._file(number).exists() for number in self._own)
-        return int(done) if whole and boot.decode("ascii", "replace") == host_boot_id() else 0
+        return pieces_written(self._directory) if whole else 0
 
     def _check_space(self, done: int) -> None:
         there = 0
@@ -351,50 +348,3 @@ class _Arrival:
                 store.remove(found.id)
                 raise
         return Imported(found, self._total, self._resumed, tuple(self._shared))
-
-
-class _Writer:
-    """Unpacks pieces in several threads, and writes them in order."""
-
-    def __init__(self, fds: dict[int, int], files: tuple[File, ...], directory: Path) -> None:
-        self._fds = fds
-        self._files = files
-        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="import")
-        self._waiting: deque[tuple[Piece, int, bool, Future[Blocks]]] = deque()
-        self._progress = os.open(directory / _STATE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._boot = host_boot_id().encode()
-
-    def __enter__(self) -> "_Writer":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            while self._waiting and (kind is None or issubclass(kind, CutOffError)):
-                self._write_next()
-        finally:
-            self._pool.shutdown(cancel_futures=True)
-            os.close(self._progress)
-
-    def take(self, piece: Piece, packed: bytes, number: int, *, write: bool) -> None:
-        """Take the content of piece ``number``; it is only checked if it is not to be written."""
-        self._waiting.append((piece, number, write, self._pool.submit(unpack, piece, packed)))
-        if len(self._waiting) > 2 * WORKERS:
-            self._write_next()
-
-    def _write_next(self) -> None:
-        piece, number, write, future = self._waiting.popleft()
-        runs, content = future.result()
-        file = self._files[piece.file]
-        if sum(runs[-1]) > -(-file.size // BLOCK):
-            raise wrong(f"{file.name} has blocks beyond its end")
-        if write:
-            position = 0
-            for first, count in runs:
-                length = min(count * BLOCK, file.size - first * BLOCK)
-                if any(content[position + length : position + count * BLOCK]):
-                    raise wrong(f"{file.name} has bytes beyond its end")
-                write_all(
-                    self._fds[piece.file], content[position : position + length], first * BLOCK
-                )
-                position += count * BLOCK
-        os.pwrite(self._progress, _PROGRESS.pack(number, self._boot), 0)

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from torpor.vm.errors import SnapshotError
 from torpor.vm.manifest import KEPT, reachable
+from torpor.vm.sizes import store_files
 from torpor.vm.store import Store, fsync
 
 KEEP = "keep"
@@ -210,13 +211,25 @@ def is_kept(store: Store, snapshot: str) -> bool:
     return labelled or (store.directory(snapshot) / KEPT).exists()
 
 
+def frees(store: Store) -> dict[str, int]:
+    """Return for each snapshot what removing it alone would free."""
+    held = held_elsewhere(store, ())
+    all_of_them = list(standing(store))
+    users = Counter(part for each in all_of_them for part in each.parts)
+    users.update(held)
+    return {
+        each.id: sum(size for part, size in each.parts.items() if users[part] == 1)
+        for each in all_of_them
+    }
+
+
 def held_elsewhere(store: Store, used: Iterable[str]) -> set[tuple[int, int]]:
     """Return the inodes that stay whatever snapshots go: those that machines use (store paths), and
     those with hard links outside of the store, as in the cache."""
     held = set()
     links: Counter[tuple[int, int]] = Counter()
     counts = {}
-    for file in store.root.rglob("*"):
+    for file in store_files(store.root):
         with contextlib.suppress(FileNotFoundError):
             status = file.lstat()
             if stat.S_ISREG(status.st_mode):
