@@ -206,7 +206,7 @@ def test_erasing_reports_what_is_left(says: Says, line: Store) -> None:
     assert not report["complete"]
     assert report["report"]["descendants"] == ["b", "c"]
     said = says("rm", "--erase", "b", "c")
-    assert "Nothing of it is left in the store" in said.stdout
+    assert "Nothing that it brought is left" in said.stdout
     assert [each for each in line.root.rglob("*.*") if each.is_file() and each.stat().st_size
             and each.name != "host.lock"] == []  # fmt: skip
 

@@ -79,6 +79,8 @@ async def other_qemu(cache: Path, accelerator: Accelerator, jail: Jail) -> Other
     stage = await finished_stage(cache, "other-qemu", key, unpack, silent)
     tree = stage.path / "tree"
     kept = {field.name: getattr(jail, field.name) for field in fields(Jail)}
+    if "seen" in kept:  # the host's QEMU and its libraries; the other's are others
+        kept["seen"] = (Path("/usr"),)
     other = OtherJail(**kept, tree=tree)
     version = await _version(tree)
     assert version[:2] != here, "the two QEMUs have the same version"

@@ -114,6 +114,9 @@ def make_snapshot(
                  for _ in range(300)}  # fmt: skip
         (partial / DELTA).write_bytes(delta_of(pages))
     sizes = {each.name: each.stat().st_size for each in partial.iterdir()}
+    if chain:
+        top = f"layers/{chain[-1].file_name}"
+        sizes[top] = (store.root / top).stat().st_size
     made = replace(
         template,
         id=name,

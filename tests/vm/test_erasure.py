@@ -71,6 +71,7 @@ def test_nothing_of_it_is_left(store: Store, some_manifest: Manifest, overwrite:
     ]
     assert what(report, "kept") == ["layers/root.raw", "layers/first.qcow2", "layers/tools.raw"]
     assert all("shared with other" in file.why for file in report.files if file.what == "kept")
+    assert report.complete, "what is left it had not brought"
     assert report.overwritten == overwrite
     assert store.ids() == ["other"]
     assert Store(store.root).verify("other").id == "other"
@@ -105,9 +106,9 @@ def test_a_shared_layer_is_told_and_left(store: Store, some_manifest: Manifest) 
 
 def test_what_a_machine_needs_is_left(store: Store, some_manifest: Manifest) -> None:
     with_secret(store, some_manifest, "one")
-    report = erase(store, "one", ["bases/base-of-one.mem"])
+    report = erase(store, "one", ["layers/top-of-one.qcow2"])
     assert not report.complete
-    assert holding(store.root) == ["bases/base-of-one.mem"]
+    assert holding(store.root) == ["layers/top-of-one.qcow2"]
     kept = next(file for file in report.files if file.what == "kept")
     assert kept.why == "a machine that runs needs it"
 

@@ -101,7 +101,7 @@ def print_erased(snapshots: Sequence[str], reports: Sequence["Erased"], freed: i
             why = file.what if not file.why else f"kept: {file.why}"
             if file.open_in:
                 why += f" (open in process {', '.join(map(str, file.open_in))}, empty there too)"
-            style = "" if file.what == "erased" else "yellow"
+            style = "" if file.what == "erased" else "yellow" if file.own else "dim"
             table.add_row(Text(file.name), size(file.bytes), Text(why, style))
         out.print(table)
         if report.descendants:
@@ -109,7 +109,9 @@ def print_erased(snapshots: Sequence[str], reports: Sequence["Erased"], freed: i
             out.print(Text(f"These came from it and hold what they took over: {names}", "yellow"))
         if report.complete:
             how = "written over, and cut" if report.overwritten else "cut"
-            out.print(f"Nothing of it is left in the store: every file was {how} to nothing.")
+            out.print(
+                f"Nothing that it brought is left in the store: every file was {how} to nothing."
+            )
         for limit in report.limits:
             out.print(Text(f"  {limit}", "dim"))
     out.print(f"Removed {', '.join(snapshots)}: {size(freed)} are free.", markup=False)

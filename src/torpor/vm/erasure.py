@@ -34,12 +34,14 @@ _ZEROS = bytes(PIECE)
 class Erasure:
     """What became of one file: ``why`` it is still there, if it was ``kept``.
 
-    ``open_in`` are processes that had it open when it was cut; they read nothing of it any more.
+    ``own`` says that the snapshot brought it; what it had taken over from where it came from is not
+    its own. ``open_in`` are processes that had it open when it was cut; they read nothing of it any more.
     """
 
     name: str
     bytes: int
     what: Literal["erased", "kept"]
+    own: bool
     why: str = ""
     open_in: tuple[int, ...] = ()
 
@@ -48,7 +50,7 @@ class Erasure:
 class Erased:
     """The report of an erasure.
 
-    ``complete``: nothing of the snapshot is left in the store. ``overwritten``: the bytes were
+    ``complete``: nothing that the snapshot brought is left in the store. ``overwritten``: the bytes were
     written over, and read back, before they were given up. ``descendants`` are snapshots that came
     from it and hold what they took over. ``limits`` say what this does not show.
     """
@@ -61,8 +63,9 @@ class Erased:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing of the snapshot is left in the store."""
-        return not self.descendants and all(file.what == "erased" for file in self.files)
+        """Whether nothing that the snapshot brought is left in the store."""
+        kept = any(file.own and file.what == "kept" for file in self.files)
+        return not kept and not self.descendants
 
 
 def erase(
@@ -86,9 +89,10 @@ def erase(
     found = store.manifest(snapshot)
     sharers = dict(_sharers(store, found, set(used)))
     names = _all_objects(store, found)
+    own = _brought(store, found)
     directory = store.root / "snapshots" / snapshot
     descendants = _descendants(store, snapshot)
-    own = [*sorted(directory.iterdir()), *_unfinished(store, snapshot)]
+    rest = [*sorted(directory.iterdir()), *_unfinished(store, snapshot)]
     files = []
     # The objects first: what needs them is the snapshot, and it is listed until they are gone.
     for name in names:
@@ -96,14 +100,14 @@ def erase(
         with contextlib.suppress(FileNotFoundError):
             why = sharers.get(name) or _linked_elsewhere(store, place)
             if why:
-                files.append(Erasure(name, _bytes(place), "kept", why))
+                files.append(Erasure(name, _bytes(place), "kept", name in own, why))
             else:
-                files.append(_erase_file(name, place, overwrite))
-    for place in own:
+                files.append(_erase_file(name, place, overwrite, own=name in own))
+    for place in rest:
         name = str(place.relative_to(store.root))
-        files.append(_erase_file(name, place, overwrite))
+        files.append(_erase_file(name, place, overwrite, own=True))
     store.remove(snapshot)
-    for place in own:
+    for place in rest:
         with contextlib.suppress(OSError):
             place.parent.rmdir()
     return Erased(
@@ -120,6 +124,16 @@ def _all_objects(store: Store, found: Manifest) -> list[str]:
     layers of its first chain that are still there."""
     names = dict.fromkeys([*reachable(found, store.disk(found)), *reachable(found, found.disk)])
     return [name for name in names if (store.root / name).exists()]
+
+
+def _brought(store: Store, found: Manifest) -> set[str]:
+    """Return the store paths of what came with a snapshot: a base of its own, the layer on top, and
+    what that was merged into."""
+    names = set(found.sizes)
+    if found.memory is not None and not found.memory.delta:
+        names.add(f"bases/{found.memory.base}.mem")
+    merged = set(store.disk(found)) - set(found.disk)
+    return names | {f"layers/{layer.file_name}" for layer in merged}
 
 
 def _sharers(store: Store, found: Manifest, used: set[str]) -> Iterator[tuple[str, str]]:
@@ -165,7 +179,7 @@ def _bytes(place: Path) -> int:
     return place.stat().st_blocks * 512
 
 
-def _erase_file(name: str, place: Path, overwrite: bool) -> Erasure:
+def _erase_file(name: str, place: Path, overwrite: bool, *, own: bool) -> Erasure:
     """Make a file empty, see that it is, and remove its name."""
     taken = _bytes(place)
     place.chmod(0o600)
@@ -183,7 +197,7 @@ def _erase_file(name: str, place: Path, overwrite: bool) -> Erasure:
         os.close(fd)
     place.unlink()
     fsync(place.parent)
-    return Erasure(name, taken, "erased", "", open_in)
+    return Erasure(name, taken, "erased", own, "", open_in)
 
 
 def _overwrite(name: str, fd: int) -> None:
