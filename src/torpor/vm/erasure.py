@@ -35,7 +35,8 @@ class Erasure:
     """What became of one file: ``why`` it is still there, if it was ``kept``.
 
     ``own`` says that the snapshot brought it; what it had taken over from where it came from is not
-    its own. ``open_in`` are processes that had it open when it was cut; they read nothing of it any more.
+    its own. ``open_in`` are processes that had it open when it was cut; they read nothing of it any
+    more.
     """
 
     name: str
@@ -50,9 +51,9 @@ class Erasure:
 class Erased:
     """The report of an erasure.
 
-    ``complete``: nothing that the snapshot brought is left in the store. ``overwritten``: the bytes were
-    written over, and read back, before they were given up. ``descendants`` are snapshots that came
-    from it and hold what they took over. ``limits`` say what this does not show.
+    ``complete``: nothing that the snapshot brought is left in the store. ``overwritten``: the bytes
+    were written over, and read back, before they were given up. ``descendants`` are snapshots that
+    came from it and hold what they took over. ``limits`` say what this does not show.
     """
 
     snapshot: str
