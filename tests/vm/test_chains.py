@@ -10,13 +10,14 @@ import pytest
 
 from tests.vm.real_snapshots import DISK, make_snapshot, write_layer
 from torpor.vm import chains as chains_module
+from torpor.vm import flatten
 from torpor.vm.chains import Chains
 from torpor.vm.errors import SnapshotError, VmError
 from torpor.vm.flatten import DEPTH, merge, shorten
 from torpor.vm.image_tools import Bench
 from torpor.vm.jail import detect
 from torpor.vm.manifest import Manifest
-from torpor.vm.qcow2 import check_layer
+from torpor.vm.qcow2 import check_header
 from torpor.vm.store import Store
 
 DEEP = tuple(f"l{number}" for number in range(DEPTH + 4))
@@ -122,16 +123,19 @@ async def test_a_chain_with_a_hostile_layer_stays_as_it_is(
     found = make_snapshot(store, some_manifest, "deep", layers=DEEP, durable=False)
     async with Chains(store, jailed=jailed).shortened(found, found.disk) as disk:
         assert disk == found.disk
-    with pytest.raises(SnapshotError, match="features that are not known"):
+    with pytest.raises(SnapshotError, match="features that no layer has"):
         await shorten(store, found, found.disk, "merged", jailed=jailed)
     assert not (store.root / "layers/merged.qcow2").exists()
 
 
-async def test_the_tools_see_no_other_files(tmp_path: Path, jailed: bool) -> None:
+async def test_the_tools_see_no_other_files(
+    tmp_path: Path, jailed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even if the header were not looked at: in the jail there is no such file."""
     if not jailed:
         pytest.skip("this host allows no namespaces")
     make_hostile(tmp_path / "hostile.qcow2", tmp_path / "secret")
+    monkeypatch.setattr(flatten, "check_header", lambda _: None)
     with pytest.raises(VmError, match=r"Could not open|No such file"):
         await merge([tmp_path / "hostile.qcow2"], tmp_path / "merged.qcow2", jailed=True)
     assert b"secret of the host" not in (tmp_path / "merged.qcow2").read_bytes()
@@ -139,17 +143,19 @@ async def test_the_tools_see_no_other_files(tmp_path: Path, jailed: bool) -> Non
 
 def test_layers_that_are_torpors_own_are_taken(tmp_path: Path) -> None:
     write_layer(tmp_path / "layer", 1)
-    check_layer(tmp_path / "layer", DISK)
-    with pytest.raises(SnapshotError, match=f"has {DISK} virtual bytes, not 5"):
-        check_layer(tmp_path / "layer", 5)
+    check_header(tmp_path / "layer", DISK)
+    with pytest.raises(SnapshotError, match=f"is of another size: {DISK} bytes, not 5"):
+        check_header(tmp_path / "layer", 5)
 
 
 @pytest.mark.parametrize("length", [0, 50, 104, 4096])
 def test_a_layer_that_is_cut_off(tmp_path: Path, length: int) -> None:
     write_layer(tmp_path / "layer", 1)
     os.truncate(tmp_path / "layer", length)
-    with pytest.raises(SnapshotError, match="not one that Torpor takes"):
-        check_layer(tmp_path / "layer", DISK)
+    with pytest.raises(
+        SnapshotError, match=r"too short|version 3|outside of itself|without an end"
+    ):
+        check_header(tmp_path / "layer", DISK)
 
 
 async def test_a_chain_is_merged_after_the_other(

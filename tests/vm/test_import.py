@@ -633,10 +633,10 @@ def _qcow2(tmp_path: Path, *options: str) -> bytes:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("-b", "secret", "-F", "raw"), "backing file"),
-        (("-o", "data_file=data,data_file_raw=on"), "features that are not known"),
-        (("-o", "compat=0.10"), "no qcow2 image of version 3"),
-        (("-o", "extended_l2=on"), "features that are not known"),
+        (("-b", "secret", "-F", "raw"), "names a file below it"),
+        (("-o", "data_file=data,data_file_raw=on"), "features that no layer has"),
+        (("-o", "compat=0.10"), "no qcow2 file of version 3"),
+        (("-o", "extended_l2=on"), "features that no layer has"),
     ],
 )
 def test_a_layer_that_would_open_other_files(

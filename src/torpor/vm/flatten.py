@@ -20,7 +20,7 @@ from torpor.vm.disk import Layer
 from torpor.vm.errors import VmError
 from torpor.vm.image_tools import Bench
 from torpor.vm.manifest import Manifest, Sums
-from torpor.vm.qcow2 import check_layer
+from torpor.vm.qcow2 import check_header
 from torpor.vm.sizes import stored_bytes
 from torpor.vm.store import Store, fsync
 
@@ -65,8 +65,6 @@ async def shorten(
     count = mergeable([stored_bytes([file]) for file in files])
     if not count:
         return disk
-    for layer, file in zip(disk[-count:], files[-count:], strict=True):
-        check_layer(file, layer.size)
     merged = Layer(name, "qcow2", disk[-1].size)
     target = store.root / "layers" / merged.file_name
     try:
@@ -96,7 +94,12 @@ def use_chain(store: Store, snapshot: str, disk: tuple[Layer, ...]) -> None:
 
 
 async def merge(layers: Sequence[Path], target: Path, *, jailed: bool = False) -> None:
-    """Merge qcow2 ``layers``, bottom first, into the new file ``target``. Raises :exc:`VmError`."""
+    """Merge qcow2 ``layers``, bottom first, into the new file ``target``.
+
+    Raises :exc:`VmError`; a layer whose header asks for more than a layer may is not opened.
+    """
+    for layer in layers:
+        check_header(layer)
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     bench = Bench(tuple(layers), target, jailed)
     source = "json:" + json.dumps(_chain(bench.seen))

@@ -38,7 +38,7 @@ from torpor.vm.exported import (
 from torpor.vm.imported import check_index, renamed
 from torpor.vm.manifest import DELTA, MANIFEST, SUMS, Manifest, Sums
 from torpor.vm.piece_writer import PieceWriter, pieces_written
-from torpor.vm.qcow2 import check_layer
+from torpor.vm.qcow2 import check_header
 from torpor.vm.store import Store
 
 IMPORTS = "imports"
@@ -315,7 +315,7 @@ class _Arrival:
                 raise wrong(f"{file.name} does not have the content that its index says")
             layer = layers.get(file.name)
             if layer is not None and layer.format == "qcow2":
-                check_layer(path, layer.size)
+                check_header(path, layer.size)
             if file.name == DELTA:
                 check_delta(path, found.shape.memory_bytes)
 

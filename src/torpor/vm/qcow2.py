@@ -19,60 +19,62 @@ refcount table offset and clusters, snapshots and their offset, incompatible, co
 autoclear features, refcount order, header length."""
 _MAGIC = b"QFI\xfb"
 _EXTENSION = struct.Struct(">II")
+CLUSTER = 1 << 16
+"""Bytes in a cluster of each layer, as QEMU makes them unless told otherwise."""
 _END, _FEATURE_NAMES = 0, 0x6803F857
 _LAZY_REFCOUNTS = 1
 """The only feature that a reader need not know and that QEMU sets by itself."""
 
 
-def check_layer(file: Path, size: int) -> None:
-    """Raise :exc:`SnapshotError` unless ``file`` is a qcow2 layer of ``size`` virtual bytes that
-    stands for itself. Raises OSError."""
+def check_header(file: Path, size: int | None = None) -> None:
+    """Raise :exc:`SnapshotError` unless ``file`` is a qcow2 layer that stands for itself, of
+    ``size`` virtual bytes if that is given. Raises OSError."""
     with open(file, "rb", buffering=0) as opened:
-        head = os.pread(opened.fileno(), 1 << 21, 0)
+        head = os.pread(opened.fileno(), CLUSTER, 0)
         length = os.fstat(opened.fileno()).st_size
     wrong = _wrong(head, length, size)
     if wrong:
         raise SnapshotError(
-            f"The layer {file.name} is not one that Torpor takes: {wrong}.",
-            state="Nothing was changed.",
-            todo="Do not open it with other programs either.",
+            f"The disk layer {file.name} {wrong}: the QEMU that wrote it may have been taken over,"
+            " or it comes from somebody who means no good.",
+            state="It was not opened.",
+            todo="Remove what needs it, and do not open it with other programs either.",
         )
 
 
-def _wrong(head: bytes, length: int, wanted: int) -> str:
+def _wrong(head: bytes, length: int, wanted: int | None) -> str:
     """Return what is wrong with a header, or nothing."""
     if len(head) < _HEADER.size:
-        return "it is too short"
+        return "is too short"
     (
         magic, version, backing, backing_size, cluster_bits, size, encryption, l1_size, l1_offset,
         refcounts, refcount_clusters, snapshots, _, incompatible, compatible, autoclear,
         refcount_order, header_length,
     ) = _HEADER.unpack_from(head)  # fmt: skip
-    cluster = 1 << cluster_bits if 9 <= cluster_bits <= 21 else 0
-    l1_wanted = -(-size // (cluster * (cluster // 8))) if cluster else 0
+    l1_wanted = -(-size // (CLUSTER * CLUSTER // 8))
     faults = {
-        "it is no qcow2 image of version 3": magic != _MAGIC or version != 3,
-        "it names a backing file": bool(backing or backing_size),
-        "it is encrypted": encryption != 0,
-        "it has snapshots of its own": snapshots != 0,
-        f"it has features that are not known ({incompatible:#x}, {autoclear:#x})": bool(
+        "is no qcow2 file of version 3": magic != _MAGIC or version != 3,
+        "names a file below it": bool(backing or backing_size),
+        "is encrypted": encryption != 0,
+        "has snapshots of its own": snapshots != 0,
+        # Bit 2 of the first: the data are in another file, which the header names.
+        "has features that no layer has": bool(
             incompatible or autoclear or compatible & ~_LAZY_REFCOUNTS
         ),
-        f"it has {size} virtual bytes, not {wanted}": size != wanted,
-        "its clusters have an odd size": not cluster or refcount_order > 6,
-        "its tables lie outside of it": not cluster
-        or l1_size < l1_wanted
-        or l1_size > l1_wanted + cluster
+        "has clusters of another size": (cluster_bits, refcount_order) != (16, 4),
+        f"is of another size: {size} bytes, not {wanted}": wanted is not None and size != wanted,
+        "has tables outside of itself": l1_size < l1_wanted
+        or l1_size > l1_wanted + CLUSTER
         or l1_offset + 8 * l1_size > length
-        or refcounts + refcount_clusters * cluster > length + cluster
-        or l1_offset % cluster != 0
-        or refcounts % cluster != 0,
-        "its header has an odd length": not _HEADER.size <= header_length <= 4096,
+        or refcounts + refcount_clusters * CLUSTER > length + CLUSTER
+        or l1_offset % CLUSTER != 0
+        or refcounts % CLUSTER != 0,
+        "has a header of an odd length": not _HEADER.size <= header_length <= 4096,
     }
     for fault, found in faults.items():
         if found:
             return fault
-    return _wrong_extension(head[:cluster], header_length)
+    return _wrong_extension(head[:CLUSTER], header_length)
 
 
 def _wrong_extension(head: bytes, position: int) -> str:
@@ -81,6 +83,6 @@ def _wrong_extension(head: bytes, position: int) -> str:
         if kind == _END:
             return ""
         if kind != _FEATURE_NAMES:
-            return f"its header has an extension that is not known ({kind:#x})"
+            return f"has a header with an extension that is not known ({kind:#x})"
         position += _EXTENSION.size + (length + 7) // 8 * 8
-    return "its header has no end"
+    return "has a header without an end"
