@@ -1,12 +1,15 @@
 """What the doctor reads of the host."""
 
 import fcntl
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.vm.real_snapshots import a_manifest, make_snapshot
 from torpor.cli import facts
 from torpor.cli.leftovers import leftovers
+from torpor.vm import Accelerator, Store
 
 
 @pytest.mark.parametrize(
@@ -75,3 +78,20 @@ def test_only_abandoned_laboratories_are_left_behind(tmp_path: Path) -> None:
         assert leftovers(tmp_path) == [dead]  # the soak may be the laboratory's
     assert leftovers(tmp_path) == [dead, used, soak]
     assert leftovers(tmp_path / "nowhere") == []
+
+
+def test_snapshots_that_an_upgrade_has_stranded_are_counted(tmp_path: Path) -> None:
+    here = Accelerator("tcg", "", (7, 2, 0), "qemu-max")
+    assert facts.kept_snapshots(tmp_path / "none", here) == facts.Kept(0)
+    assert not (tmp_path / "none").exists()
+    store = Store(tmp_path)
+    make_snapshot(store, a_manifest(), "well")
+    make_snapshot(store, replace(a_manifest(), qemu_version=(10, 0, 0)), "newer")
+    make_snapshot(store, a_manifest(), "damaged")
+    (tmp_path / "snapshots/damaged/manifest.json").write_text("{")
+    found = facts.kept_snapshots(tmp_path, here)
+    assert found.count == 3
+    assert len(found.files_only) == len(found.unreadable) == 1
+    assert "Snapshot newer was made by QEMU 10.0; here is 7.2" in found.files_only[0]
+    assert "damaged" in found.unreadable[0]
+    assert facts.kept_snapshots(tmp_path, None) == facts.Kept(0)

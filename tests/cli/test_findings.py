@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from torpor.cli import findings
-from torpor.cli.facts import TOOLS, Facts, Kvm, Memory, Place, Program, System, Tool
+from torpor.cli.facts import TOOLS, Facts, Kept, Kvm, Memory, Place, Program, System, Tool
 from torpor.cli.findings import GIB, Finding, diagnose
 from torpor.vm import Accelerator, Jail
 
@@ -118,6 +118,9 @@ def test_whatever_is_not_ok_says_what_to_do() -> None:
             "TORPOR_CACHE",
         ),
         ("left behind", {"leftovers": (Path("/srv/t/lab-1"),)}, "warning", "/srv/t/lab-1"),
+        ("snapshots", {"kept": Kept(3)}, "ok", "3, and all can be thawed"),
+        ("snapshots", {"kept": Kept(3, ("QEMU is new",))}, "warning", "1 of 3 can only be booted"),
+        ("snapshots", {"kept": Kept(3, (), ("it is damaged",))}, "warning", "it is damaged"),
     ],
 )
 def test_each_thing_that_can_be_wrong_is_told(

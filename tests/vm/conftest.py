@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from torpor.vm.accelerator import host_boot_id
-from torpor.vm.disk import Layer
-from torpor.vm.manifest import GuestVersions, Manifest, Memory
+from tests.vm.real_snapshots import a_manifest
+from torpor.vm.manifest import Manifest
 from torpor.vm.pages import PAGE, find_mapping
 from torpor.vm.pages import Mapping as MemoryMapping
-from torpor.vm.shape import Shape
 
 # Maps a file as QEMU maps guest memory, privately, and writes and reads pages of it when told to.
 CHILD = """
@@ -133,25 +131,4 @@ def filled() -> Callable[[Mapping[int, int], int], bytes]:
 @pytest.fixture
 def some_manifest() -> Manifest:
     """A manifest with something in each field."""
-    root, top = Layer("r" * 16, "raw", 1 << 20), Layer("t" * 16, "qcow2", 1 << 20)
-    return Manifest(
-        version=1,
-        id="snapshot-1",
-        created_at="2026-03-01T08:05:42.000+00:00",
-        parent="snapshot-0",
-        generation=3,
-        shape=Shape(2, 64),
-        accelerator="tcg",
-        qemu_version=(7, 2, 0),
-        cpu="qemu-max",
-        guest=GuestVersions("6.1.0", "d" * 8),
-        guest_boot_id="11111111-2222-3333-4444-555555555555",
-        host_boot_id=host_boot_id(),
-        memory=Memory("base-1", delta=True),
-        disk=(root, top),
-        tools=Layer("tools-1", "raw", 4096),
-        sizes={"devices": 10},
-        stored_bytes=20,
-        allocated_bytes=30,
-        labels={"image": "default"},
-    )
+    return a_manifest()

@@ -13,10 +13,10 @@ from torpor.vm import integrity
 from torpor.vm import store as store_module
 from torpor.vm.disk import Layer
 from torpor.vm.errors import SnapshotError
-from torpor.vm.manifest import Manifest, Memory
+from torpor.vm.manifest import DELTA, DEVICES, MANIFEST, SUMS, Manifest, Memory
 from torpor.vm.shape import MIB, Shape
 from torpor.vm.sizes import stored_bytes
-from torpor.vm.store import DELTA, DEVICES, MANIFEST, SUMS, Store
+from torpor.vm.store import Store
 
 bounded = settings(
     max_examples=40, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -128,7 +128,7 @@ def fresh(store: Store) -> Store:
 @pytest.fixture
 def another_boot(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Lets the host look as if it had booted again."""
-    return lambda: monkeypatch.setattr(store_module, "host_boot_id", lambda: "another boot")
+    return lambda: monkeypatch.setattr(integrity, "host_boot_id", lambda: "another boot")
 
 
 # Commit
@@ -696,13 +696,13 @@ def test_a_collection_spares_what_is_just_being_taken_over(
     golden = Store(tmp_path / "golden")
     (golden.root / "layers/root.raw").write_bytes(b"root")
     home = Store(tmp_path / "home", golden)
-    real = store_module._link_or_copy
+    real = store_module.link_or_copy
 
     def link_and_collect(source: Path, target: Path) -> None:
         real(source, target)
         home.collect(())
 
-    monkeypatch.setattr(store_module, "_link_or_copy", link_and_collect)
+    monkeypatch.setattr(store_module, "link_or_copy", link_and_collect)
     home.keep(["layers/root.raw"])
     assert (home.root / "layers/root.raw").read_bytes() == b"root"
     assert [file.name for file in (home.root / "layers").iterdir()] == ["root.raw"]

@@ -6,6 +6,7 @@ import typer
 
 from torpor.cli.lab import app as lab
 from torpor.cli.running import run, working_places
+from torpor.cli.snapshot import app as snapshot
 
 app = typer.Typer(
     name="torpor",
@@ -16,6 +17,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(lab, name="lab")
+app.add_typer(snapshot, name="snapshot")
 
 
 def _version(wanted: bool) -> None:

@@ -20,8 +20,9 @@ from typing import Literal
 from torpor.cli import rights
 from torpor.cli.leftovers import leftovers
 from torpor.settings import Places
-from torpor.vm import Accelerator, HostError, Jail, detect, probe
+from torpor.vm import Accelerator, HostError, Jail, SnapshotError, Store, detect, probe
 from torpor.vm.accelerator import qemu_version
+from torpor.vm.compatibility import check
 
 SYSCTLS = (
     "kernel.apparmor_restrict_unprivileged_userns",
@@ -123,6 +124,15 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """The snapshots in the home: how many, and why those cannot be thawed here that cannot."""
+
+    count: int
+    files_only: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Facts:
     """All of it. A ``..._problem`` says why what stands before it is None."""
 
@@ -144,13 +154,14 @@ class Facts:
     home: Place
     cache: Place
     leftovers: tuple[Path, ...]
+    kept: Kept = Kept(0)
 
 
 async def gather(places: Places) -> Facts:
     """Look at this host. Starts short-lived programs, changes nothing but the kept verdict of the
     accelerator's probe."""
     root = os.geteuid() == 0
-    accelerator, accelerator_problem = await _accelerator(places.cache)
+    accelerator, accelerator_problem = await accelerator_of(places.cache)
     jail, jail_problem = await _jail()
     own = adopted = None
     if jail is not None:
@@ -179,10 +190,32 @@ async def gather(places: Places) -> Facts:
         home=place(places.home, "TORPOR_HOME"),
         cache=place(places.cache, "TORPOR_CACHE"),
         leftovers=tuple(leftovers(places.home)),
+        kept=kept_snapshots(places.home, accelerator),
     )
 
 
-async def _accelerator(cache: Path) -> tuple[Accelerator | None, str]:
+def kept_snapshots(home: Path, accelerator: Accelerator | None) -> Kept:
+    """Judge the snapshots in a home, which need not exist. Those of files alone are as they are
+    meant to be."""
+    if not (home / "snapshots").is_dir() or accelerator is None:
+        return Kept(0)
+    store = Store(home)
+    ids = store.ids()
+    stranded, unreadable = [], []
+    for snapshot in ids:
+        try:
+            found = store.manifest(snapshot)
+        except SnapshotError as error:
+            unreadable.append(str(error))
+            continue
+        verdict = check(found, accelerator)
+        if found.memory is not None and not verdict.thaws:
+            stranded.append(verdict.why)
+    return Kept(len(ids), tuple(stranded), tuple(unreadable))
+
+
+async def accelerator_of(cache: Path) -> tuple[Accelerator | None, str]:
+    """Return the accelerator, None if it is not known, and what is wrong if something is."""
     try:
         await qemu_version()
         kernels = sorted(cache.glob("kernel/*/vmlinuz"), key=lambda file: file.stat().st_mtime)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from torpor.cli.facts import Facts, Kvm, Memory, Place, Program, System
+from torpor.cli.facts import Facts, Kept, Kvm, Memory, Place, Program, System
 from torpor.vm import MIB, SIZES, Accelerator, Jail
 
 GIB = 1 << 30
@@ -51,6 +51,7 @@ def diagnose(facts: Facts) -> list[Finding]:
         place(facts.home, "snapshots and the disks of machines"),
         place(facts.cache, "what can be made again"),
         leftovers(facts.leftovers),
+        snapshots(facts.kept),
     ]
 
 
@@ -271,6 +272,23 @@ def leftovers(found: Iterable[Path]) -> Finding:
     names = ", ".join(str(lab) for lab in left)
     todo = "Run `torpor lab prepare`: it ends their machines and removes them."
     return Finding("room", "left behind", "warning", f"by programs that were killed: {names}", todo)
+
+
+def snapshots(found: Kept) -> Finding:
+    """Whether the snapshots here can be thawed, as after an upgrade of QEMU they may not."""
+    what = "snapshots"
+    if found.unreadable:
+        seen = f"{len(found.unreadable)} of {found.count} cannot be read: {found.unreadable[0]}"
+        return Finding("room", what, "warning", seen, "Run `torpor snapshot verify`.")
+    if found.files_only:
+        seen = (
+            f"{len(found.files_only)} of {found.count} can only be booted from their files here:"
+            f" {found.files_only[0]}"
+        )
+        todo = "Boot their disks, or go back to what made them; docs/upgrades.md says which."
+        return Finding("room", what, "warning", seen, todo)
+    seen = f"{found.count}, and all can be thawed here" if found.count else "none"
+    return Finding("room", what, "ok", seen)
 
 
 def _size(count: int) -> str:

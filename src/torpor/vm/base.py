@@ -54,6 +54,17 @@ def copy_base(source: Path, target: Path) -> None:
     target.chmod(0o600)
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make ``target`` a hard link to ``source``; on another file system a copy of the same mode."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy_base(source, target)
+        target.chmod(source.stat().st_mode & 0o777)
+
+
 def _copy(old: int, new: int, start: int, end: int) -> int:
     """Copy some of the bytes from ``start`` to ``end``, at least one; return how many."""
     try:
@@ -110,30 +121,44 @@ def _holds_data(fd: int, address: int) -> bool:
     return next(data_spans(fd, address, address + PAGE), None) is not None
 
 
+def data_blocks(fd: int, first: int = 0) -> Iterator[tuple[int, bytearray]]:
+    """Yield number and content of each block of ``fd`` from ``first`` on that is not all zeros.
+
+    A block has 64 KiB, the last one filled up with zeros; the buffer is valid until the next.
+    """
+    size = os.fstat(fd).st_size
+    buffer = bytearray(BLOCK)
+    done = first
+    for start, end in data_spans(fd, first * BLOCK, size):
+        last = -(-end // BLOCK)
+        for block in range(max(done, start // BLOCK), last):
+            length = os.preadv(fd, [buffer], block * BLOCK)
+            if length < BLOCK:
+                buffer[length:] = bytes(BLOCK - length)
+            if buffer != _ZERO_BLOCK:
+                yield block, buffer
+        done = max(done, last)
+
+
 def digest_base(fd: int) -> str:
     """Return the SHA-256 of a base, the same however its zeros are stored.
 
     It is over (u64 block number, block) for each block of 64 KiB that is not all zeros, then the
     size.
     """
+    return count_and_digest(fd)[1]
+
+
+def count_and_digest(fd: int) -> tuple[int, str]:
+    """Return how many blocks of ``fd`` are not all zeros, and its digest."""
     sha = hashlib.sha256()
-    size = os.fstat(fd).st_size
-    buffer = bytearray(BLOCK)
-    done = 0
-    for start, end in data_spans(fd, 0, size):
-        block = max(done, start // BLOCK)
-        last = -(-end // BLOCK)
-        while block < last:
-            length = os.preadv(fd, [buffer], block * BLOCK)
-            if length < BLOCK:
-                buffer[length:] = bytes(BLOCK - length)
-            if buffer != _ZERO_BLOCK:
-                sha.update(block.to_bytes(8, "little"))
-                sha.update(buffer)
-            block += 1
-        done = max(done, last)
-    sha.update(size.to_bytes(8, "little"))
-    return sha.hexdigest()
+    count = 0
+    for block, content in data_blocks(fd):
+        sha.update(block.to_bytes(8, "little"))
+        sha.update(content)
+        count += 1
+    sha.update(os.fstat(fd).st_size.to_bytes(8, "little"))
+    return count, sha.hexdigest()
 
 
 def seal_base(source: int) -> int:

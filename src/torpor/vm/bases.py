@@ -84,6 +84,13 @@ class OpenBases:
     def _cost(self, fd: int) -> int:
         return 0 if self._read_only else os.fstat(fd).st_blocks * 512
 
+    async def forget(self, base: str) -> None:
+        """Let go of a base: no copy of it is left here; machines keep theirs."""
+        known = self._open.pop(base, None)
+        if known is not None:
+            with suppress(OSError):
+                os.close(await known)
+
     async def close(self) -> None:
         """Close all descriptors; machines keep theirs."""
         while self._open:

@@ -24,6 +24,7 @@ _ENTRY = struct.Struct("<QII")
 _MAGIC = b"TORPORMD"
 VERSION = 1
 _DATA, _ZERO = 0, 1
+_ENTRIES = 4096
 BATCH = 1024
 """Pages copied at a time: 4 MiB, which stays in the last-level cache."""
 _ZEROS = bytes(PAGE)
@@ -95,14 +96,17 @@ def _write_batch(
 class Delta:
     """An open delta, its header and index checked."""
 
-    def __init__(self, file: Path, memory_bytes: int) -> None:
-        """Open ``file``. Raises :exc:`SnapshotError` if it is not a whole delta of this size."""
+    def __init__(self, file: Path, memory_bytes: int, *, keep: bool = True) -> None:
+        """Open ``file``; with ``keep`` false only to check it, in little memory.
+
+        Raises :exc:`SnapshotError` if it is not a whole delta of this size.
+        """
         try:
             self._fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise _unreadable(file, error) from None
         try:
-            self.data, self.zeros = self._read_index(file, memory_bytes)
+            self.data, self.zeros = self._read_index(file, memory_bytes, keep)
         except OSError as error:
             self.close()
             raise _unreadable(file, error) from None
@@ -110,43 +114,56 @@ class Delta:
             self.close()
             raise
 
-    def _read_index(self, file: Path, memory_bytes: int) -> tuple[list[Run], list[Run]]:
-        def damaged(what: str) -> SnapshotError:
-            return SnapshotError(f"The memory delta {file.name} is damaged: {what}.")
+    def _read_index(self, file: Path, memory_bytes: int, keep: bool) -> tuple[list[Run], list[Run]]:
+        offset, count = self._read_header(file, memory_bytes)
+        runs: tuple[list[Run], list[Run]] = ([], [])
+        crc = end = pages = 0
+        for entries in self._entries(offset, count):
+            crc = zlib.crc32(entries, crc)
+            for first, length, kind in _ENTRY.iter_unpack(entries):
+                if kind not in (_DATA, _ZERO) or (first + length) * PAGE > memory_bytes:
+                    raise _damaged(file, "its index points outside the memory")
+                if first < end or not length:
+                    raise _damaged(file, "its index is not in order")
+                end = first + length
+                pages += length if kind == _DATA else 0
+                if keep:
+                    runs[kind].append(Run(first, length))
+        if os.pread(self._fd, _CRC.size, offset + count * _ENTRY.size) != _CRC.pack(crc):
+            raise _damaged(file, "its index is wrong")
+        if PAGE + pages * PAGE != offset:
+            raise _damaged(file, "its pages do not fit its index")
+        return runs
 
+    def _read_header(self, file: Path, memory_bytes: int) -> tuple[int, int]:
+        """Return where the index is, and its number of entries."""
         head = os.pread(self._fd, _HEADER.size + _CRC.size, 0)
         if len(head) < _HEADER.size + _CRC.size:
-            raise damaged("it is too short")
+            raise _damaged(file, "it is too short")
         magic, version, page, size, offset, count = _HEADER.unpack_from(head)
-        if magic != _MAGIC or _CRC.unpack_from(head, _HEADER.size)[0] != zlib.crc32(
-            head[: _HEADER.size]
-        ):
-            raise damaged("its header is wrong")
+        crc = _CRC.unpack_from(head, _HEADER.size)[0]
+        if magic != _MAGIC or crc != zlib.crc32(head[: _HEADER.size]):
+            raise _damaged(file, "its header is wrong")
         if version != VERSION:
             raise SnapshotError(
                 f"The memory delta {file.name} has version {version}; this Torpor reads {VERSION}.",
                 todo="Thaw it with the version that wrote it, or boot its disk.",
             )
         if page != PAGE or size != memory_bytes:
-            raise damaged(f"it is of {size} bytes of memory in pages of {page}")
+            raise _damaged(file, f"it is of {size} bytes of memory in pages of {page}")
         if os.fstat(self._fd).st_size != offset + count * _ENTRY.size + _CRC.size:
-            raise damaged("it is not as long as its header says")
-        entries = os.pread(self._fd, count * _ENTRY.size, offset)
-        crc = os.pread(self._fd, _CRC.size, offset + count * _ENTRY.size)
-        if len(entries) != count * _ENTRY.size or crc != _CRC.pack(zlib.crc32(entries)):
-            raise damaged("its index is wrong")
-        runs: tuple[list[Run], list[Run]] = ([], [])
-        end = 0
-        for first, length, kind in _ENTRY.iter_unpack(entries):
-            if kind not in (_DATA, _ZERO) or (first + length) * PAGE > memory_bytes:
-                raise damaged("its index points outside the memory")
-            if first < end or not length:
-                raise damaged("its index is not in order")
-            end = first + length
-            runs[kind].append(Run(first, length))
-        if PAGE + sum(run.length for run in runs[_DATA]) * PAGE != offset:
-            raise damaged("its pages do not fit its index")
-        return runs
+            raise _damaged(file, "it is not as long as its header says")
+        return offset, count
+
+    def _entries(self, offset: int, count: int) -> Iterator[bytes]:
+        """Yield the entries of the index, some at a time: what says how many may be a lie."""
+        end = offset + count * _ENTRY.size
+        while offset < end:
+            entries = os.pread(self._fd, min(_ENTRIES * _ENTRY.size, end - offset), offset)
+            if not entries or len(entries) % _ENTRY.size:
+                raise SnapshotError("The memory delta ended early.")
+            yield entries
+            offset += len(entries)
 
     def inject(self, mapping: Mapping, base: int) -> None:
         """Write the pages into a process that has not run yet, whose memory is ``base`` so far.
@@ -182,6 +199,15 @@ class Delta:
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
+
+
+def check_delta(file: Path, memory_bytes: int) -> None:
+    """Raise :exc:`SnapshotError` if ``file`` is not a whole delta of this size of memory."""
+    Delta(file, memory_bytes, keep=False).close()
+
+
+def _damaged(file: Path, what: str) -> SnapshotError:
+    return SnapshotError(f"The memory delta {file.name} is damaged: {what}.")
 
 
 def _unreadable(file: Path, error: OSError) -> SnapshotError:

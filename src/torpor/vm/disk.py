@@ -6,6 +6,7 @@ explicit nodes.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -83,7 +84,13 @@ async def run_qemu_img(*arguments: str) -> str:
         raise HostError(
             "qemu-img is not installed.", todo="Install the package qemu-utils (`./dev setup`)."
         ) from None
-    output, error = await process.communicate()
+    try:
+        output, error = await process.communicate()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await asyncio.shield(process.wait())
+        raise
     if process.returncode != 0:
         raise VmError(f"qemu-img {arguments[0]} failed: {error.decode('utf-8', 'replace').strip()}")
     return output.decode()

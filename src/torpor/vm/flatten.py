@@ -4,20 +4,25 @@ No layer is ever written in place (``qemu-img commit`` and ``rebase`` would): ot
 it. The merged layer must say of every cluster what the old ones together said: these data, these
 zeros, or nothing, so that what lies below shows through. QEMU's own tools do the work; ``qemu-img
 convert`` alone would lose the difference between zeros and nothing, so that is put back afterwards.
+
+What the layers say was written by guests: their headers are read first, and the tools run in a
+jail.
 """
 
-import asyncio
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torpor.vm.disk import Layer, run_qemu_img
+from torpor.vm.disk import Layer
 from torpor.vm.errors import VmError
-from torpor.vm.manifest import Manifest
+from torpor.vm.image_tools import Bench
+from torpor.vm.manifest import Manifest, Sums
+from torpor.vm.qcow2 import check_header
 from torpor.vm.sizes import stored_bytes
-from torpor.vm.store import Store
+from torpor.vm.store import Store, fsync
 
 DEPTH = 8
 """Layers over the image up to which a chain is left as it is."""
@@ -48,51 +53,82 @@ def mergeable(sizes: Sequence[int]) -> int:
     return count
 
 
-async def shorten(store: Store, found: Manifest, name: str) -> tuple[Layer, ...]:
-    """Return the chain of a snapshot's disk, with its top layers merged if it has become deep.
+async def shorten(
+    store: Store, found: Manifest, disk: tuple[Layer, ...], name: str, *, jailed: bool
+) -> tuple[Layer, ...]:
+    """Return a snapshot's chain ``disk``, with its top layers merged if it has become deep.
 
-    The merged layer, if there is one, is the layer ``name`` of the store. Raises :exc:`VmError`.
+    The merged layer, if there is one, is the layer ``name`` of the store; the caller has pinned it.
+    Raises :exc:`VmError` and OSError.
     """
-    files = [store.layer(layer) for layer in found.disk[1:]]
+    files = [store.layer(layer) for layer in disk[1:]]
     count = mergeable([stored_bytes([file]) for file in files])
     if not count:
-        return found.disk
-    merged = Layer(name, "qcow2", found.disk[-1].size)
+        return disk
+    merged = Layer(name, "qcow2", disk[-1].size)
     target = store.root / "layers" / merged.file_name
     try:
-        await merge(files[-count:], target)
+        await merge(files[-count:], target, jailed=jailed)
     except BaseException:
         target.unlink(missing_ok=True)
         raise
-    target.chmod(0o600)
-    return (*found.disk[:-count], merged)
+    return (*disk[:-count], merged)
 
 
-async def merge(layers: Sequence[Path], target: Path) -> None:
-    """Merge qcow2 ``layers``, bottom first, into the new file ``target``. Raises :exc:`VmError`."""
-    source = "json:" + json.dumps(_chain(layers))
-    said = await _extents(source)
-    await run_qemu_img("convert", "-q", "-O", "qcow2", source, str(target))
-    zeros = list(subtract(said, await _extents(str(target))))
+def use_chain(store: Store, snapshot: str, disk: tuple[Layer, ...]) -> None:
+    """Let a durable snapshot use another chain from now on, which must read the same. Blocks.
+
+    The sums of the old layers stay, for a thaw that has begun with them. Raises
+    :exc:`SnapshotError` and OSError; the snapshot is then as it was.
+    """
+    found, old = store.durable_parts(snapshot)
+    sums = dict(old.files)
+    for name, file in store.files(found, disk):
+        if name in sums:
+            continue
+        with open(file, "rb", buffering=0) as opened:
+            os.fsync(opened.fileno())
+            sums[name] = store.digests.of(opened.fileno())
+    fsync(store.root / "layers")
+    store.write_sums(snapshot, Sums(sums, disk))
+
+
+async def merge(layers: Sequence[Path], target: Path, *, jailed: bool = False) -> None:
+    """Merge qcow2 ``layers``, bottom first, into the new file ``target``.
+
+    Raises :exc:`VmError`; a layer whose header asks for more than a layer may is not opened.
+    """
+    for layer in layers:
+        check_header(layer)
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    bench = Bench(tuple(layers), target, jailed)
+    source = "json:" + json.dumps(_chain(bench.seen))
+    said = await _extents(bench, source)
+    await bench.run("qemu-img", "convert", "-q", "-O", "qcow2", source, bench.seen_target)
+    zeros = list(subtract(said, await _extents(bench, bench.seen_target)))
     if zeros:
-        await _write_zeros(target, zeros)
-    missing = list(subtract(said, await _extents(str(target))))
+        lines = "".join(f"write -q -z {zero.start} {zero.end - zero.start}\n" for zero in zeros)
+        await bench.run("qemu-io", "-f", "qcow2", bench.seen_target, stdin=lines)
+    missing = list(subtract(said, await _extents(bench, bench.seen_target)))
     if missing:
         raise VmError(f"The merged layer {target.name} lacks {len(missing)} extents.")
 
 
-def _chain(layers: Sequence[Path]) -> dict[str, Any]:
+def _chain(layers: Sequence[str]) -> dict[str, Any]:
     node: dict[str, Any] | None = None
     for layer in layers:
-        file = {"driver": "file", "filename": str(layer)}
-        node = {"driver": "qcow2", "file": file, "backing": node}
+        node = {
+            "driver": "qcow2",
+            "file": {"driver": "file", "filename": layer},
+            "backing": node,
+        }
     assert node is not None, "at least one layer"
     return node
 
 
-async def _extents(image: str) -> list[Extent]:
+async def _extents(bench: Bench, image: str) -> list[Extent]:
     form = [] if image.startswith("json:") else ["-f", "qcow2"]
-    found = json.loads(await run_qemu_img("map", "--output=json", *form, image))
+    found = json.loads(await bench.run("qemu-img", "map", "--output=json", *form, image))
     return [Extent(e["start"], e["start"] + e["length"]) for e in found if e["present"]]
 
 
@@ -110,19 +146,3 @@ def subtract(wanted: Sequence[Extent], present: Sequence[Extent]) -> Iterator[Ex
             other = next(remaining, None)
         if start < end:
             yield Extent(start, end)
-
-
-async def _write_zeros(target: Path, zeros: Sequence[Extent]) -> None:
-    process = await asyncio.create_subprocess_exec(
-        "qemu-io",
-        "-f",
-        "qcow2",
-        str(target),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    commands = "".join(f"write -q -z {zero.start} {zero.end - zero.start}\n" for zero in zeros)
-    output, _ = await process.communicate(commands.encode())
-    if process.returncode != 0:
-        raise VmError(f"qemu-io failed: {output.decode('utf-8', 'replace')[-500:]}")

@@ -7,11 +7,8 @@ program; the next one that opens the directory adopts them.
 
 import asyncio
 import contextlib
-import fcntl
 import functools
-import hashlib
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -23,17 +20,20 @@ from torpor.vm import manifest as documents
 from torpor.vm.accelerator import QEMU, Accelerator
 from torpor.vm.agent import AgentCode, Identity
 from torpor.vm.bases import OpenBases
+from torpor.vm.chains import Chains
 from torpor.vm.disk import Layer, node_name
 from torpor.vm.errors import HostError, VmError, told
-from torpor.vm.flatten import DEPTH, shorten
+from torpor.vm.flatten import DEPTH
 from torpor.vm.freeze import Frozen, freeze
+from torpor.vm.home import home_id, take_lock
 from torpor.vm.jail import Jail, end_all, pick_uid
 from torpor.vm.launch import Boot
 from torpor.vm.machine import RECORD, Machine
 from torpor.vm.manifest import MachineRecord
-from torpor.vm.new_snapshot import Wanted, new_id
+from torpor.vm.new_snapshot import Wanted
 from torpor.vm.processes import find_by_prefix
 from torpor.vm.shape import check_fits, free_memory_bytes
+from torpor.vm.stoppable import to_the_end
 from torpor.vm.store import Collected, Store
 from torpor.vm.thaw import BootWanted, Site, boot, thaw
 
@@ -65,6 +65,7 @@ class Host:
         self._lock = lock
         self._starting: set[int] = set()
         self._committing: dict[str, asyncio.Task[None]] = {}
+        self.chains = Chains(site.store, jailed=site.jail.namespaces)
 
     @classmethod
     async def open(
@@ -85,16 +86,17 @@ class Host:
         it open, unless it is to ``wait`` for that.
         """
         home.mkdir(parents=True, exist_ok=True)
-        lock = await _take_lock(home, wait=wait)
+        lock = await take_lock(home, wait=wait)
         try:
             store = Store(home, golden)
             machines = home / "machines"
             machines.mkdir(exist_ok=True)
-            name = f"torpor-{_home_id(home)}-"
+            name = f"torpor-{home_id(home)}-"
             bases = OpenBases(accelerator.qemu_version)
             site = Site(machines, name, store, accelerator, jail, bases, clock, agent)
             host = cls(home, site, lock)
             await host._recover()
+            host.chains.start()
         except BaseException:
             os.close(lock)
             raise
@@ -103,6 +105,7 @@ class Host:
     async def close(self) -> None:
         """Let go of all machines, which run on, after the snapshots under way are durable."""
         await asyncio.gather(*self._committing.values(), return_exceptions=True)
+        await self.chains.close()
         for machine in self.machines.values():
             await machine.disconnect()
         self.machines.clear()
@@ -164,10 +167,8 @@ class Host:
 
     async def _make_durable(self, snapshot: str) -> None:
         found = self.store.manifest(snapshot)
-        name = new_id()
-        with self.store.pin(f"layers/{name}.qcow2"):
-            disk = await shorten(self.store, found, name)
-            await asyncio.to_thread(self.store.make_durable, snapshot, disk)
+        async with self.chains.shortened(found, found.disk) as disk:
+            await to_the_end(asyncio.to_thread(self.store.make_durable, snapshot, disk))
 
     async def durable(self, snapshot: str) -> None:
         """Return when a snapshot survives a power cut. Raises :exc:`SnapshotError` or OSError."""
@@ -210,15 +211,27 @@ class Host:
 
     async def remove(self, snapshot: str) -> Collected:
         """Remove a snapshot and what only it needed. Raises :exc:`SnapshotError`."""
-        task = self._committing.get(snapshot)
-        if task is not None:
-            await asyncio.wait([task])
+        await self.settled(snapshot)
         self.store.remove(snapshot)
         return self.collect()
 
+    async def settled(self, snapshot: str) -> None:
+        """Return when nothing is at work on a snapshot in the background."""
+        task = self._committing.get(snapshot)
+        if task is not None:
+            await asyncio.wait([task])
+
+    async def forget_base(self, base: str) -> None:
+        """Let go of a base: no copy of it is left in this program."""
+        await self._site.bases.forget(base)
+
     def collect(self) -> Collected:
         """Remove what neither a snapshot nor a machine reaches."""
-        return self.store.collect([name for record in self._records() for name in record.uses()])
+        return self.store.collect(self.used())
+
+    def used(self) -> list[str]:
+        """Return the store paths that machines need."""
+        return [name for record in self._records() for name in record.uses()]
 
     # Machines
 
@@ -340,48 +353,6 @@ class Forked:
 
     frozen: Frozen
     children: "list[Machine | VmError]"
-
-
-def _home_id(home: Path) -> str:
-    """Return a word that this directory has and no other on this computer, a copy of it neither.
-
-    Not its path: several containers may have the same, and one sees the processes of the others.
-    """
-    file = home / "host.id"
-    if not file.exists():
-        new = home / f".host.id.{os.getpid()}"
-        new.write_text(secrets.token_hex(16))
-        new.rename(file)
-    status = home.stat()
-    words = f"{file.read_text()} {status.st_dev} {status.st_ino}"
-    return hashlib.sha256(words.encode()).hexdigest()[:12]
-
-
-async def _take_lock(home: Path, *, wait: bool) -> int:
-    fd = os.open(home / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not wait:
-                    raise HostError(
-                        f"Another program (process {_holder(fd)}) has {home} open.",
-                        state="Nothing was changed.",
-                        todo="End it, or set TORPOR_HOME to another directory.",
-                    ) from None
-                await asyncio.sleep(0.2)
-                continue
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, str(os.getpid()).encode(), 0)
-            return fd
-    except BaseException:
-        os.close(fd)
-        raise
-
-
-def _holder(fd: int) -> str:
-    return os.pread(fd, 20, 0).decode("ascii", "replace") or "?"
 
 
 def _free_memory() -> int:

@@ -3,8 +3,10 @@
 import os
 from pathlib import Path
 
+from torpor.vm.accelerator import host_boot_id
 from torpor.vm.base import digest_base
 from torpor.vm.errors import SnapshotError
+from torpor.vm.manifest import Manifest
 
 
 class Digests:
@@ -34,6 +36,25 @@ class Digests:
                     raise damaged(snapshot, name, "does not have the content that was saved")
         except OSError as error:
             raise damaged(snapshot, name, why(error)) from None
+
+
+def check_boot(found: Manifest) -> None:
+    """Refuse a snapshot without sums whose files may not have reached the disk in time."""
+    if found.host_boot_id != host_boot_id():
+        raise SnapshotError(
+            f"Snapshot {found.id} was not made durable before the host went down.",
+            state="Nothing was changed.",
+            todo="Use an older snapshot.",
+        )
+
+
+def not_durable(snapshot: str) -> SnapshotError:
+    """Return the error of a snapshot whose sums are wanted and not there yet."""
+    return SnapshotError(
+        f"Snapshot {snapshot} is not durable yet.",
+        state="Nothing was changed.",
+        todo="Wait until it is, then try again.",
+    )
 
 
 def unknown(snapshot: str) -> SnapshotError:

@@ -1,6 +1,6 @@
 """What is written down of snapshots and machines, strictly read back (``docs/snapshots.md``)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,8 @@ from torpor.vm.processes import ProcessId
 from torpor.vm.shape import Shape
 
 VERSION = 1
+MANIFEST, DEVICES, DELTA, SUMS = "manifest.json", "devices", "memory.delta", "sums.json"
+KEPT = "kept"
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,24 @@ class MachineRecord:
             yield f"bases/{self.base}.mem"
         for layer in (*self.layers, self.top, self.tools):
             yield f"layers/{layer.file_name}"
+
+
+def file_names(found: Manifest, disk: Iterable[Layer]) -> Iterator[str]:
+    """Yield the names of all files of a snapshot with this disk, as its sums have them."""
+    yield MANIFEST
+    if found.memory is not None:
+        yield DEVICES
+        if found.memory.delta:
+            yield DELTA
+    yield from reachable(found, disk)
+
+
+def reachable(found: Manifest, disk: Iterable[Layer]) -> Iterator[str]:
+    """Yield the store paths of the bases and layers that a snapshot with this disk needs."""
+    if found.memory is not None:
+        yield f"bases/{found.memory.base}.mem"
+    for layer in (*disk, found.tools):
+        yield f"layers/{layer.file_name}"
 
 
 T = TypeVar("T", Manifest, Sums, MachineRecord)

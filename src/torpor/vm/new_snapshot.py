@@ -17,11 +17,11 @@ from torpor.vm.delta import write_delta
 from torpor.vm.disk import Layer, create_layer, is_empty_layer
 from torpor.vm.errors import FreezeError
 from torpor.vm.machine import Machine
-from torpor.vm.manifest import Manifest, Memory
+from torpor.vm.manifest import DELTA, DEVICES, Manifest, Memory
 from torpor.vm.pages import PAGE, Mapping, find_mapping, written_runs
 from torpor.vm.qemu import TOP_MODES
 from torpor.vm.sizes import stored_bytes
-from torpor.vm.store import DELTA, DEVICES, Store
+from torpor.vm.store import Store
 
 SMALL_DELTA = 256 << 20
 """Bytes up to which a delta is never too large to be copied at each freeze."""

@@ -3,8 +3,14 @@
 import contextlib
 import stat
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+
+def store_files(root: Path) -> Iterator[Path]:
+    """Yield all paths in the parts of a store; a home may hold other things beside them."""
+    for part in ("snapshots", "bases", "layers", "imports"):
+        yield from (root / part).rglob("*")
 
 
 def stored_bytes(files: Iterable[Path]) -> int:

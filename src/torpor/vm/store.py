@@ -5,7 +5,7 @@
     layers/<id>.<fmt>   disk layers
 
 Everything is written elsewhere and renamed into place, never changed, and removed when nothing
-reaches it any more. A snapshot exists when its directory has its final name.
+reaches it. A snapshot exists when its directory has its final name.
 
 A store can thaw from another one (golden snapshots, shared by many, in a cache); it never writes
 there, and takes a hard link to each base and layer that it uses, so that it stays whole when the
@@ -13,26 +13,22 @@ cache is cleared.
 """
 
 import contextlib
-import errno
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from torpor.vm import manifest as documents
-from torpor.vm.accelerator import host_boot_id
-from torpor.vm.base import copy_base
+from torpor.vm.base import link_or_copy
 from torpor.vm.disk import Layer
 from torpor.vm.errors import SnapshotError
-from torpor.vm.integrity import Digests, damaged, unknown, why
-from torpor.vm.manifest import Manifest, Sums
+from torpor.vm.integrity import Digests, check_boot, damaged, not_durable, unknown, why
+from torpor.vm.manifest import MANIFEST, SUMS, Manifest, Sums, file_names, reachable
 from torpor.vm.sizes import unshared_bytes
 
-MANIFEST, DEVICES, DELTA, SUMS = "manifest.json", "devices", "memory.delta", "sums.json"
 _PARTIAL, _TRASH = ".partial-", ".trash-"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -51,15 +47,13 @@ class Store:
     def __init__(self, root: Path, also: "Store | None" = None) -> None:
         self.root = root
         self._also = also
-        self._digests = Digests()
+        self.digests = Digests()
         self._building: set[str] = set()
         self._pinned: set[str] = set()
-        self._reached: dict[str, frozenset[str]] = {}
+        self._reached: dict[str, tuple[int, frozenset[str]]] = {}
         for part in ("snapshots", "bases", "layers"):
             (root / part).mkdir(parents=True, exist_ok=True)
         root.chmod(0o700)
-
-    # Finding
 
     def ids(self) -> list[str]:
         """Return the ids of this store's snapshots, the oldest first."""
@@ -88,7 +82,7 @@ class Store:
 
         Raises :exc:`SnapshotError` if there is none.
         """
-        for store in self._stores():
+        for store in self.stores():
             directory = store._own_directory(snapshot)
             if directory is not None:
                 return directory
@@ -114,22 +108,24 @@ class Store:
         one is missing, and OSError.
         """
         for name in names:
-            place = self.root / name
-            if place.exists():
-                continue
-            found = self._object(name)
-            new = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-            with self.pin(f"{place.parent.name}/{new.name}"):
-                try:
-                    _link_or_copy(found, new)
-                    new.rename(place)
-                finally:
-                    new.unlink(missing_ok=True)
+            if not (self.root / name).exists():
+                self.take(self._object(name), name)
+
+    def take(self, found: Path, name: str) -> None:
+        """Make a base or layer that lies elsewhere this store's ``name``, as :meth:`keep` does."""
+        place = self.root / name
+        new = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+        with self.pin(f"{place.parent.name}/{new.name}"):
+            try:
+                link_or_copy(found, new)
+                new.rename(place)
+            finally:
+                new.unlink(missing_ok=True)
 
     def _object(self, name: str) -> Path:
         file_name = name.partition("/")[2]
         if _ID.fullmatch(file_name):
-            for store in self._stores():
+            for store in self.stores():
                 if (store.root / name).exists():
                     return store.root / name
         raise SnapshotError(
@@ -138,7 +134,12 @@ class Store:
             todo="Restore it from a backup, or remove the snapshots that need it.",
         )
 
-    def _stores(self) -> Iterator["Store"]:
+    def elsewhere(self, name: str) -> bool:
+        """Whether the other store has the base or layer ``name`` too."""
+        return self._also is not None and (self._also.root / name).exists()
+
+    def stores(self) -> Iterator["Store"]:
+        """Yield this store, and the other one if there is one."""
         yield self
         if self._also is not None:
             yield self._also
@@ -209,29 +210,34 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             return documents.read(Sums, directory / SUMS)
         found = self.manifest(snapshot)
-        _check_boot(found)
+        check_boot(found)
         known = self._inherited_sums(found)
         sums: dict[str, str] = {}
         disk = disk or found.disk
-        for name, file in self._needed(found, disk):
+        for name, file in self.files(found, disk):
             if name in known:
                 sums[name] = known[name]
                 continue
             try:
                 with open(file, "rb", buffering=0) as opened:
                     os.fsync(opened.fileno())
-                    sums[name] = self._digests.of(opened.fileno())
+                    sums[name] = self.digests.of(opened.fileno())
             except FileNotFoundError as error:
                 raise damaged(snapshot, name, why(error)) from None
         result = Sums(sums, disk)
-        new = directory / f".{SUMS}"
-        new.write_bytes(documents.write(result))
-        fsync(new)
         for place in ("snapshots", "bases", "layers"):
             fsync(self.root / place)
+        self.write_sums(snapshot, result)
+        return result
+
+    def write_sums(self, snapshot: str, sums: Sums) -> None:
+        """Write the sums of a snapshot all of whose files have been forced to disk. Blocks."""
+        directory = self.root / "snapshots" / snapshot
+        new = directory / f".{SUMS}"
+        new.write_bytes(documents.write(sums))
+        fsync(new)
         new.rename(directory / SUMS)
         fsync(directory)
-        return result
 
     def durable(self, snapshot: str) -> bool:
         """Whether a snapshot survives a power cut."""
@@ -246,6 +252,20 @@ class Store:
             return {}
         return {name: value for name, value in parent.files.items() if "/" in name}
 
+    def durable_parts(self, snapshot: str) -> tuple[Manifest, Sums]:
+        """Return manifest and sums of a durable snapshot. Raises :exc:`SnapshotError`."""
+        found = self.manifest(snapshot)
+        try:
+            sums = documents.read(Sums, self.directory(snapshot) / SUMS)
+        except FileNotFoundError:
+            raise not_durable(snapshot) from None
+        except OSError as error:
+            raise damaged(snapshot, SUMS, why(error)) from None
+        lacking = [name for name in file_names(found, sums.disk) if name not in sums.files]
+        if lacking:
+            raise damaged(snapshot, SUMS, f"has no sum of {lacking[0]}")
+        return found, sums
+
     def disk(self, found: Manifest) -> tuple[Layer, ...]:
         """Return the layers of a snapshot's disk, bottom first, as they are to be used now.
 
@@ -258,55 +278,47 @@ class Store:
         except OSError as error:
             raise damaged(found.id, SUMS, why(error)) from None
 
-    def pin(self, name: str) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def pin(self, name: str) -> Iterator[None]:
         """Keep :meth:`collect` from removing a file that nothing reaches yet."""
+        self._pinned.add(name)
+        try:
+            yield
+        finally:
+            self._pinned.discard(name)
 
-        @contextlib.contextmanager
-        def pinned() -> Iterator[None]:
-            self._pinned.add(name)
-            try:
-                yield
-            finally:
-                self._pinned.discard(name)
+    def files(self, found: Manifest, disk: tuple[Layer, ...]) -> Iterator[tuple[str, Path]]:
+        """Yield name and place of each file that a snapshot with this disk needs.
 
-        return pinned()
-
-    def _needed(self, found: Manifest, disk: tuple[Layer, ...]) -> Iterator[tuple[str, Path]]:
+        Raises :exc:`SnapshotError` if one is missing.
+        """
         directory = self.directory(found.id)
-        yield MANIFEST, directory / MANIFEST
-        if found.memory is not None:
-            yield DEVICES, directory / DEVICES
-            if found.memory.delta:
-                yield DELTA, directory / DELTA
-            yield f"bases/{found.memory.base}.mem", self.base(found.memory.base)
-        for layer in (*disk, found.tools):
-            yield f"layers/{layer.file_name}", self.layer(layer)
+        for name in file_names(found, disk):
+            yield name, self._object(name) if "/" in name else directory / name
 
     # Verifying
 
-    def verify(self, snapshot: str) -> Manifest:
+    def verify(self, snapshot: str, disk: tuple[Layer, ...] | None = None) -> Manifest:
         """Check that a snapshot is whole and return its manifest. Raises :exc:`SnapshotError`.
+
+        ``disk`` is the chain that is to be used, if it is not the one of now.
 
         Files that this process has found good before, and whose size, times and inode are the same,
         are not read again.
         """
-        found = self.manifest(snapshot)
-        directory = self.directory(snapshot)
-        sums: dict[str, str] | None = None
-        try:
-            sums = documents.read(Sums, directory / SUMS).files
-        except FileNotFoundError:
-            _check_boot(found)
-        except OSError as error:
-            raise damaged(snapshot, SUMS, why(error)) from None
+        # Read once: a shorter chain may take the place of the disk's meanwhile.
+        if self.durable(snapshot):
+            found, sums = self.durable_parts(snapshot)
+            wanted, disk = sums.files, disk or sums.disk
+        else:
+            found = self.manifest(snapshot)
+            check_boot(found)
+            wanted, disk = {}, disk or found.disk
         sizes = dict(found.sizes)
         if found.memory is not None:
             sizes[f"bases/{found.memory.base}.mem"] = found.shape.memory_bytes
-        for name, file in self._needed(found, self.disk(found)):
-            if sums is not None and name not in sums:
-                raise damaged(snapshot, SUMS, f"has no sum of {name}")
-            wanted = sums[name] if sums is not None else None
-            self._digests.check(snapshot, name, file, wanted, sizes.get(name))
+        for name, file in self.files(found, disk):
+            self.digests.check(snapshot, name, file, wanted.get(name), sizes.get(name))
         return found
 
     # Removing
@@ -357,14 +369,18 @@ class Store:
 
     def _reached_by(self, snapshot: str) -> frozenset[str]:
         """Return the store paths that a snapshot needs; read once from where it does not change."""
+        # Its sums, once they are there, are replaced only as a whole, by another file.
+        try:
+            final = (self.directory(snapshot) / SUMS).stat().st_ino
+        except FileNotFoundError:
+            final = 0
         known = self._reached.get(snapshot)
-        if known is not None:
-            return known
-        final = self.durable(snapshot)
+        if known is not None and known[0] == final:
+            return known[1]
         found = self.manifest(snapshot)
         reached = frozenset(reachable(found, self.disk(found)))
         if final:
-            self._reached[snapshot] = reached
+            self._reached[snapshot] = (final, reached)
         return reached
 
     def stored_bytes(self) -> int:
@@ -373,34 +389,6 @@ class Store:
         Sparse files count as what they hold; what is shared with another store does not count.
         """
         return unshared_bytes(self.root.rglob("*"))
-
-
-def _check_boot(found: Manifest) -> None:
-    """Refuse a snapshot without sums whose files may not have reached the disk in time."""
-    if found.host_boot_id != host_boot_id():
-        raise SnapshotError(
-            f"Snapshot {found.id} was not made durable before the host went down.",
-            state="Nothing was changed.",
-            todo="Use an older snapshot.",
-        )
-
-
-def reachable(found: Manifest, disk: Iterable[Layer]) -> Iterator[str]:
-    """Yield the store paths of the bases and layers that a snapshot with this disk needs."""
-    if found.memory is not None:
-        yield f"bases/{found.memory.base}.mem"
-    for layer in (*disk, found.tools):
-        yield f"layers/{layer.file_name}"
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        copy_base(source, target)
-        target.chmod(source.stat().st_mode & 0o777)
 
 
 def fsync(path: Path) -> None:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from torpor.vm import manifest
+from torpor.vm import compatibility, manifest
 from torpor.vm.accelerator import Accelerator
 from torpor.vm.agent import AgentCode, Identity
 from torpor.vm.bases import OpenBases
@@ -24,11 +24,18 @@ from torpor.vm.errors import ChannelLostError, LaunchError, SilentError, Snapsho
 from torpor.vm.jail import Jail, end_all
 from torpor.vm.launch import Boot, Parts, launch
 from torpor.vm.machine import Machine, ThawTimes, write_record
-from torpor.vm.manifest import GuestVersions, MachineRecord, Manifest
+from torpor.vm.manifest import (
+    DELTA,
+    DEVICES,
+    GuestVersions,
+    MachineRecord,
+    Manifest,
+    reachable,
+)
 from torpor.vm.new_snapshot import guest_mapping, new_id
 from torpor.vm.pages import written_runs
 from torpor.vm.shape import Shape
-from torpor.vm.store import DELTA, DEVICES, Store, reachable
+from torpor.vm.store import Store
 
 WAKE_LIMIT = 30.0
 LOAD_LIMIT = 30.0
@@ -78,7 +85,8 @@ async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -
     found = site.store.manifest(snapshot)
     check_thaws_here(found, site.accelerator)
     assert found.memory is not None
-    verified = asyncio.create_task(asyncio.to_thread(site.store.verify, snapshot))
+    chain = site.store.disk(found)
+    verified = asyncio.create_task(asyncio.to_thread(site.store.verify, snapshot, chain))
     base = found.memory.base
     async with _awaited(verified), site.bases.opened(base, site.store.base(base)) as base_fd:
         disk = site.store.disk(found)
@@ -97,6 +105,8 @@ async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -
                 file = site.store.directory(snapshot) / DELTA
                 await asyncio.to_thread(_inject, file, machine, base_fd)
             await verified
+            if disk != chain:  # it was shortened in the background in between
+                await asyncio.to_thread(site.store.verify, snapshot, disk)
             moments.append(time.monotonic())
             # 3. The state of devices and CPUs.
             with open(site.store.directory(snapshot) / DEVICES, "rb", buffering=0) as devices:
@@ -153,25 +163,9 @@ async def _boot_once(
 
 def check_thaws_here(found: Manifest, accelerator: Accelerator) -> None:
     """Raise :exc:`SnapshotError` if a snapshot's memory cannot run under this accelerator."""
-    todo = "Boot its disk instead (files only), or thaw it where it was made."
-    if found.memory is None:
-        raise SnapshotError(f"Snapshot {found.id} holds files only.", todo="Boot its disk.")
-    if found.accelerator != accelerator.name or found.cpu != accelerator.cpu:
-        raise SnapshotError(
-            f"Snapshot {found.id} was made under {found.accelerator} on {found.cpu}; here runs "
-            f"{accelerator.name} on {accelerator.cpu}.",
-            todo=todo,
-        )
-    if found.qemu_version[:2] != accelerator.qemu_version[:2]:
-        made, here = (
-            ".".join(map(str, version))
-            for version in (found.qemu_version, accelerator.qemu_version)
-        )
-        raise SnapshotError(
-            f"Snapshot {found.id} was made by QEMU {made}; here is {here}, and the two have not"
-            " been tested together.",
-            todo=todo,
-        )
+    verdict = compatibility.check(found, accelerator)
+    if not verdict.thaws:
+        raise SnapshotError(verdict.why, todo=verdict.todo)
 
 
 def _record_of(

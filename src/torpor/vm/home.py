@@ -1,0 +1,96 @@
+"""A home: the directory of one host's machines and snapshots, open to one program at a time."""
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from torpor.vm import manifest as documents
+from torpor.vm.errors import HostError, VmError
+from torpor.vm.machine import RECORD
+from torpor.vm.manifest import MachineRecord
+from torpor.vm.store import Store
+
+MACHINES = "machines"
+
+
+@asynccontextmanager
+async def opened_store(home: Path, golden: Store | None) -> AsyncIterator[Store]:
+    """Open the snapshots of a home alone, to change them; its machines are left as they are.
+
+    Raises :exc:`HostError` if another program has the home open.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    lock = await take_lock(home, wait=False)
+    try:
+        yield Store(home, golden)
+    finally:
+        os.close(lock)
+
+
+def machine_records(home: Path) -> Iterator[MachineRecord]:
+    """Yield the records of the machines of a home that no program has open.
+
+    Raises :exc:`HostError` for one that cannot be read: nobody knows what that machine uses.
+    """
+    directory = home / MACHINES
+    for entry in sorted(directory.iterdir()) if directory.is_dir() else ():
+        try:
+            yield documents.read(MachineRecord, entry / RECORD)
+        except (VmError, OSError) as error:
+            raise HostError(
+                f"The record of machine {entry.name} cannot be read: {error}",
+                state="Nothing was changed.",
+                todo="Let the server open the home: it ends such machines.",
+            ) from None
+
+
+def home_id(home: Path) -> str:
+    """Return a word that this directory has and no other on this computer, a copy of it neither.
+
+    Not its path: several containers may have the same, and one sees the processes of the others.
+    """
+    file = home / "host.id"
+    if not file.exists():
+        new = home / f".host.id.{os.getpid()}"
+        new.write_text(secrets.token_hex(16))
+        new.rename(file)
+    status = home.stat()
+    words = f"{file.read_text()} {status.st_dev} {status.st_ino}"
+    return hashlib.sha256(words.encode()).hexdigest()[:12]
+
+
+def used_in(store: Store) -> list[str]:
+    """Return the paths in a home's store that its machines need. Raises :exc:`HostError`."""
+    return [name for record in machine_records(store.root) for name in record.uses()]
+
+
+async def take_lock(home: Path, *, wait: bool) -> int:
+    fd = os.open(home / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not wait:
+                    raise HostError(
+                        f"Another program (process {_holder(fd)}) has {home} open.",
+                        state="Nothing was changed.",
+                        todo="End it, or set TORPOR_HOME to another directory.",
+                    ) from None
+                await asyncio.sleep(0.2)
+                continue
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(os.getpid()).encode(), 0)
+            return fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _holder(fd: int) -> str:
+    return os.pread(fd, 20, 0).decode("ascii", "replace") or "?"

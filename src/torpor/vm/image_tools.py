@@ -1,0 +1,95 @@
+"""QEMU's programs for disk layers, run where they can read those layers and nothing else.
+
+A layer was written by a machine's QEMU, which the guest may have taken over, or came from a
+stranger. Who reads it outside of the machine's jail gets one too: no network, no other files, no
+capabilities, and no life after this program's.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torpor.vm.errors import HostError, VmError
+
+LIMIT = 3600.0
+"""Seconds after which a program is ended; merging takes seconds."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The files that the programs may use: ``layers`` to read, ``target`` to write.
+
+    Without ``jailed`` they run as ordinary programs, where the host allows no namespaces.
+    """
+
+    layers: tuple[Path, ...]
+    target: Path
+    jailed: bool
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """How the programs see the layers."""
+        return tuple(
+            f"/layers/{number}" if self.jailed else str(layer)
+            for number, layer in enumerate(self.layers)
+        )
+
+    @property
+    def seen_target(self) -> str:
+        """How the programs see the target."""
+        return "/target" if self.jailed else str(self.target)
+
+    async def run(self, *command: str, stdin: str = "") -> str:
+        """Run a program and return its output. Raises :exc:`VmError` with what it said.
+
+        If this task is cancelled, the program is ended.
+        """
+        # The work can wait; freezes and thaws cannot.
+        whole = ["nice", "-n", "10", *(self._walls() if self.jailed else ()), *command]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *whole,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        except FileNotFoundError as error:
+            raise HostError(
+                f"{error.filename} is not installed.", todo="Run `torpor doctor`."
+            ) from None
+        try:
+            async with asyncio.timeout(LIMIT):
+                output, said = await process.communicate(stdin.encode())
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await asyncio.shield(process.wait())
+            if isinstance(error, TimeoutError):
+                raise VmError(f"{command[0]} did not end within {LIMIT:g} s.") from None
+            raise
+        if process.returncode != 0:
+            words = (said or output).decode("utf-8", "replace").strip()[-500:]
+            raise VmError(f"{command[0]} {command[1]} failed: {words}")
+        return output.decode("utf-8", "replace")
+
+    def _walls(self) -> Sequence[str]:
+        # fmt: off
+        words = [
+            "bwrap", "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net",
+            "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session",
+            "--clearenv", "--cap-drop", "ALL",
+            "--ro-bind", "/usr", "/usr", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache",
+        ]
+        # fmt: on
+        for name in ("bin", "lib", "lib64"):
+            path = Path("/") / name
+            if path.is_symlink():
+                words += ["--symlink", str(path.readlink()), str(path)]
+            elif path.exists():
+                words += ["--ro-bind", str(path), str(path)]
+        words += ["--proc", "/proc", "--dev", "/dev"]
+        for layer, seen in zip(self.layers, self.seen, strict=True):
+            words += ["--ro-bind", str(layer), seen]
+        return [*words, "--bind", str(self.target), self.seen_target, "--chdir", "/", "--"]
