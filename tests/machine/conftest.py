@@ -48,7 +48,9 @@ def home() -> Iterator[Path]:
 async def open_host(start: Start, home: Path) -> Host:
     """Open a host that thaws from the golden snapshots."""
     made = start.maker
-    return await Host.open(home, made.accelerator, made.jail, golden=made.store())
+    return await Host.open(
+        home, made.accelerator, made.jail, golden=made.store(), kernels=made.kernels
+    )
 
 
 @pytest.fixture

@@ -42,7 +42,9 @@ def _lock_of(directory: Path) -> Literal["missing", "free", "held"]:
 
 async def end(lab: Path, maker: Maker) -> None:
     """End what runs in an abandoned laboratory and remove it. Raises :exc:`torpor.vm.VmError`."""
-    host = await Host.open(lab, maker.accelerator, maker.jail, golden=maker.store())
+    host = await Host.open(
+        lab, maker.accelerator, maker.jail, golden=maker.store(), kernels=maker.kernels
+    )
     try:
         machines = list(host.machines.values())
         await asyncio.gather(*(host.end(machine) for machine in machines))

@@ -63,6 +63,11 @@ class Link:
         # Edge-triggered, because a port whose host end is closed reports a hang-up all the time.
         loop.watch(port, READ | WRITE | EDGE, lambda _events: self._ready())
 
+    @property
+    def epoch(self) -> str | None:
+        """The current epoch; an answer goes to the one that asked or to nobody."""
+        return self._epoch
+
     def send(self, kind: Kind, stream: int, payload: bytes) -> None:
         """Queue one frame ahead of all stream data."""
         if len(payload) > wire.MAX_BODY:  # the host would drop it, and wait

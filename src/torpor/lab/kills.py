@@ -116,7 +116,9 @@ def _strays(host: Host, home: Path) -> list[str]:
 
 @asynccontextmanager
 async def _opened(maker: Maker, home: Path) -> AsyncIterator[Host]:
-    host = await Host.open(home, maker.accelerator, maker.jail, golden=maker.store())
+    host = await Host.open(
+        home, maker.accelerator, maker.jail, golden=maker.store(), kernels=maker.kernels
+    )
     try:
         yield host
     finally:

@@ -59,7 +59,14 @@ async def laboratory(
     places.home.mkdir(parents=True, exist_ok=True)
     home = Path(tempfile.mkdtemp(prefix="lab-", dir=places.home))
     try:
-        host = await Host.open(home, made.accelerator, made.jail, golden=made.store(), clock=clock)
+        host = await Host.open(
+            home,
+            made.accelerator,
+            made.jail,
+            golden=made.store(),
+            clock=clock,
+            kernels=made.kernels,
+        )
         try:
             yield Laboratory(host, made, image, SIZES[size], start, raw)
         finally:

@@ -31,7 +31,9 @@ async def work(home: Path, cache: Path) -> None:
     made = await maker(cache, silent)
     image = await debian_image(cache, Recipe(), silent)
     start = await golden(made, image, SIZES[SIZE], silent)
-    host = await Host.open(home, made.accelerator, made.jail, golden=made.store())
+    host = await Host.open(
+        home, made.accelerator, made.jail, golden=made.store(), kernels=made.kernels
+    )
     turn = 0
     while True:
         machine = await _some_machine(host, start)

@@ -83,7 +83,9 @@ class MachineRecord:
     """What must be known to adopt a machine again, or to clean up after it.
 
     ``memory_file`` is device and inode of the file that its memory maps. ``ready`` says that its
-    agent has been woken, ``ending`` names the snapshot with which it was to stop.
+    agent has been woken, ``ending`` names the snapshot with which it was to stop. ``rebooting``
+    says that it is being started from its disk again, ``removing`` that it was to end for good.
+    ``boots`` counts its reboots.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -106,6 +108,9 @@ class MachineRecord:
     guest_boot_id: str
     ready: bool = False
     ending: str | None = None
+    rebooting: bool = False
+    removing: bool = False
+    boots: int = 0
 
     def uses(self) -> Iterator[str]:
         """Yield the store paths that the machine needs."""
