@@ -70,7 +70,7 @@ def _describe(pid: int, execs: Mapping[int, str]) -> dict[str, Any] | None:
         status = (PROC / str(pid) / "status").read_bytes()
         argv, cut = _command_line(pid)
         users = _is_users(pid, "/user")
-        name = (PROC / str(pid) / "comm").read_bytes().rstrip(b"\n")
+        name = (PROC / str(pid) / "comm").read_bytes().removesuffix(b"\n")
     except (FileNotFoundError, ProcessLookupError):
         return None
     tick = os.sysconf("SC_CLK_TCK")
