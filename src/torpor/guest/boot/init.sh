@@ -30,7 +30,12 @@ shut_down() {
     echo 1 >$cgroup/user/cgroup.kill
     [ -d $cgroup/hooks ] && echo 1 >$cgroup/hooks/cgroup.kill
     sync
-    mount -o remount,ro / || say "the root disk is still written to"
+    # What was killed may need a moment to let go of its files.
+    until mount -o remount,ro / 2>/dev/null; do
+        tries=$((tries + 1))
+        [ $tries -gt 100 ] && say "the root disk is still written to" && break
+        usleep 100000
+    done
     "$1" -f
 }
 programs() { find $cgroup/user -name cgroup.procs -exec cat {} + 2>/dev/null; }
