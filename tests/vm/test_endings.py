@@ -41,6 +41,7 @@ def test_the_cause_is_found_by_event_or_log(reason: str | None, log: str, cause:
     [
         ("Kernel panic - not syncing: no init\nCall Trace:\n", Cause.PANIC),
         ("Kernel panic - not syncing: no\n[ 4.5] reboot: Restarting system\n", Cause.REBOOT),
+        ("Kernel panic - not syncing: no\n[ 4.9] sysrq: Resetting\n", Cause.REBOOT),
         ("kernel PANIC at the disco\n", Cause.REBOOT),
     ],
 )

@@ -184,7 +184,13 @@ class GuestAgent:
 
     async def kill(self, pid: int, signal: int) -> None:
         """Send a signal to one process: a user's, not one that the machine needs (``EPERM``)."""
-        await self.channel.request("process.signal", {"pid": pid, "signal": signal})
+        try:
+            await self.channel.request("process.signal", {"pid": pid, "signal": signal})
+        except GuestError as error:
+            if error.code != "EPERM":
+                raise
+            said = f"process {pid} is not one of the user's, and is sent no signals"
+            raise GuestError("EPERM", said) from None
 
     async def statistics(self) -> GuestStatistics:
         """Return what the guest says it uses."""

@@ -35,6 +35,7 @@ REASONS = {
 }
 """By the reason in the event SHUTDOWN (``qapi/run-state.json``, ShutdownCause)."""
 _NUMBERS = {"4": Cause.SIGNAL, "6": Cause.POWER_OFF, "7": Cause.REBOOT, "8": Cause.PANIC}
+_REBOOTS = ("reboot: Restarting system", "sysrq: Resetting")
 _TRACED = re.compile(r"^(?:\d+@[\d.]+:)?(qemu_system_shutdown_request|vm_state_notify) (.*)$", re.M)
 
 
@@ -65,9 +66,9 @@ def _traced(log: str) -> Cause:
 
 
 def _panicked(console: str) -> bool:
-    # A kernel that reboots says so, whatever stood on the console before.
+    # A kernel that is told to reboot says so, whatever stood on the console before.
     _, panic, after = console.rpartition("Kernel panic - not syncing")
-    return bool(panic) and "reboot: Restarting system" not in after
+    return bool(panic) and not any(said in after for said in _REBOOTS)
 
 
 def read_log(file: Path) -> str:

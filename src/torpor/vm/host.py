@@ -27,8 +27,8 @@ from torpor.vm.freeze import Frozen, freeze
 from torpor.vm.hooks import HookLimits
 from torpor.vm.jail import Jail, end_all, pick_uid
 from torpor.vm.launch import Boot
-from torpor.vm.machine import RECORD, Machine
-from torpor.vm.manifest import MachineRecord
+from torpor.vm.machine import Machine
+from torpor.vm.manifest import RECORD, MachineRecord
 from torpor.vm.new_snapshot import Wanted, new_id
 from torpor.vm.processes import find_by_prefix
 from torpor.vm.recovery import Recovered, recover_machine

@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torpor.vm import manifest as documents
 from torpor.vm.agent import GuestAgent
 from torpor.vm.channel import Channel
 from torpor.vm.console import Console
@@ -30,13 +29,13 @@ from torpor.vm.errors import (
     told,
 )
 from torpor.vm.launch import AGENT, CONSOLE, MONITOR, SAID, Launched
-from torpor.vm.manifest import MachineRecord
+from torpor.vm.manifest import MachineRecord, write_record
 from torpor.vm.processes import DeathWatch
 from torpor.vm.qmp import Qmp, QmpError, connect_unix
 from torpor.vm.statistics import GUEST_LIMIT, Statistics, take_statistics
 from torpor.vm.thaw_times import ThawTimes
 
-RECORD, CONSOLE_LOG = "machine.json", "console.log"
+CONSOLE_LOG = "console.log"
 ATTACH_LIMIT = 15.0
 """Seconds that an agent may take to answer in a machine that runs."""
 SPACE_POLL = 1.0
@@ -124,7 +123,7 @@ class Machine:
         if self._end.done():
             raise self._end.result()
         if self._agent is None:
-            if self._gone.done():  # it is being started again
+            if self._gone.done():
                 raise self._gone.result()
             raise ChannelLostError(f"The guest agent of machine {self.id} is not attached.")
         return self._agent
@@ -206,8 +205,7 @@ class Machine:
         try:
             return await take_statistics(self.pid, top, self.qmp, self._agent, guest_limit)
         except (QmpError, FileNotFoundError, ProcessLookupError) as error:
-            lost = error if isinstance(error, QmpError) else VmError(told(error))
-            raise await self.explain(lost) from error
+            raise await self.explain(VmError(told(error))) from error
 
     # The record
 
@@ -261,22 +259,16 @@ class Machine:
             self._reaping = asyncio.create_task(self._reap(), name="end of a boot")
 
     async def _reap(self) -> None:
-        await self.console.drain()
-        if self._child is not None:
-            await asyncio.to_thread(self._child.wait)
-        self._gone.set_result(self._explain()[1])
+        self._gone.set_result((await self._explain())[1])
 
     async def _report_end(self) -> None:
-        await self.console.drain()
-        if self._child is not None:
-            await asyncio.to_thread(self._child.wait)
-        cause, reason = self._explain()
+        cause, reason = await self._explain()
         end: VmError | None = reason
         if self._succession is not None and not self._ending:
             try:
                 end = await self._succession(self, cause, reason)
             except asyncio.CancelledError:
-                end = self._explain()[1]
+                end = (await self._explain())[1]
                 if end.cause:  # we let go of a machine that is being started again
                     raise
         if end is not None:
@@ -291,7 +283,10 @@ class Machine:
             self._agent.channel.lose(end)
         await self.disconnect()
 
-    def _explain(self) -> tuple[Cause, MachineDiedError]:
+    async def _explain(self) -> tuple[Cause, MachineDiedError]:
+        await self.console.drain()
+        if self._child is not None:
+            await asyncio.to_thread(self._child.wait)
         log = read_log(self.directory / SAID)
         cause = cause_of(self._shutdown, log, self.console.since_followed())
         if self._ending:
@@ -349,8 +344,7 @@ class Machine:
             await self._gone
 
     def on_reboot(self, call: Callable[["Machine"], None]) -> None:
-        """Call ``call`` with this machine, from the event loop, each time that it was rebooted from
-        inside and runs again."""
+        """Call ``call`` with this machine each time that it was rebooted and runs again."""
         self._reboot_calls.append(call)
 
     # Ending
@@ -404,10 +398,3 @@ class Machine:
     def on_end(self, call: Callable[["Machine", VmError], None]) -> None:
         """Call ``call`` with this machine and its end, from the event loop, as soon as it ends."""
         self._end.add_done_callback(lambda ended: call(self, ended.result()))
-
-
-def write_record(directory: Path, record: MachineRecord) -> None:
-    """Write a machine's record by rename."""
-    new = directory / f".{RECORD}"
-    new.write_bytes(documents.write(record))
-    new.replace(directory / RECORD)

@@ -14,6 +14,8 @@ from torpor.vm.processes import ProcessId
 from torpor.vm.shape import Shape
 
 VERSION = 1
+RECORD = "machine.json"
+"""The file of a machine's record, in its directory."""
 
 
 @dataclass(frozen=True)
@@ -151,3 +153,10 @@ def parse(kind: type[T], text: bytes, name: str) -> T:
         raise SnapshotError(
             f"{name} is damaged: {where}: {first['msg']}.", state="Nothing was changed."
         ) from None
+
+
+def write_record(directory: Path, record: MachineRecord) -> None:
+    """Write a machine's record by rename."""
+    new = directory / f".{RECORD}"
+    new.write_bytes(write(record))
+    new.replace(directory / RECORD)

@@ -11,8 +11,8 @@ from torpor.vm.endings import Cause, cause_of, explain_end, read_log
 from torpor.vm.errors import MachineDiedError, VmError
 from torpor.vm.jail import end_all
 from torpor.vm.launch import SAID
-from torpor.vm.machine import RECORD, Machine
-from torpor.vm.manifest import MachineRecord
+from torpor.vm.machine import Machine
+from torpor.vm.manifest import RECORD, MachineRecord
 from torpor.vm.succession import Successions
 from torpor.vm.thaw import Site
 

@@ -25,8 +25,8 @@ from torpor.vm.errors import ChannelLostError, LaunchError, SilentError, Snapsho
 from torpor.vm.hooks import HookCall, HookLimits, HookResult
 from torpor.vm.jail import Jail, end_all
 from torpor.vm.launch import AGENT, CONSOLE, MONITOR, SAID, Boot, Parts, launch
-from torpor.vm.machine import Machine, write_record
-from torpor.vm.manifest import GuestVersions, MachineRecord, Manifest
+from torpor.vm.machine import Machine
+from torpor.vm.manifest import GuestVersions, MachineRecord, Manifest, write_record
 from torpor.vm.new_snapshot import guest_mapping, new_id
 from torpor.vm.pages import written_runs
 from torpor.vm.shape import Shape
