@@ -1,7 +1,7 @@
-"""Why a machine's process ended: told by QEMU as an event, and in its log for whoever comes later.
+"""Why a machine's process ended: told by QEMU as an event, and in a file for whoever comes later.
 
 QEMU emits the event SHUTDOWN with a reason, to whoever is connected then. Its trace points, which
-go to its log, say the same to a program that was not there. (``qemu_system_shutdown_request`` is
+go to a file, say the same to a program that was not there. (``qemu_system_shutdown_request`` is
 called for all reasons but a reset under ``-no-reboot``, after which QEMU still goes through an
 orderly end: ``softmmu/runstate.c``.)
 """
@@ -39,23 +39,23 @@ _REBOOTS = ("reboot: Restarting system", "sysrq: Resetting")
 _TRACED = re.compile(r"^(?:\d+@[\d.]+:)?(qemu_system_shutdown_request|vm_state_notify) (.*)$", re.M)
 
 
-def cause_of(reason: str | None, log: str, console: str) -> Cause:
+def cause_of(reason: str | None, trace: str, console: str) -> Cause:
     """Return why a process went.
 
-    ``reason`` is that of the event, if one came; ``log`` what QEMU wrote; ``console`` the last of
+    ``reason`` is that of the event, if one came; ``trace`` what the trace points wrote; ``console``
     what this process's guest printed, which tells of a panic before the driver was there.
     """
     found = REASONS.get(reason) if reason is not None else None
     if found is None:
-        found = _traced(log)
+        found = _traced(trace)
     if found is Cause.REBOOT and _panicked(console):
         return Cause.PANIC
     return found
 
 
-def _traced(log: str) -> Cause:
+def _traced(trace: str) -> Cause:
     ended = False
-    for point, said in _TRACED.findall(log):
+    for point, said in _TRACED.findall(trace):
         if point == "qemu_system_shutdown_request":
             number = said.removeprefix("reason=").strip()
             if number in _NUMBERS:
@@ -82,12 +82,7 @@ def read_log(file: Path) -> str:
         return ""
 
 
-def _complaints(log: str) -> str:
-    # Besides the trace points, and cut to what an error may show.
-    return re.sub(r"\n+", "\n", _TRACED.sub("", log)).strip()[-500:]
-
-
-def explain_end(machine: str, cause: Cause, console: Console, log: str) -> MachineDiedError:
+def explain_end(machine: str, cause: Cause, console: Console, said: str) -> MachineDiedError:
     """Return the end of a machine whose process went by itself."""
     tail = console.tail()
     happened = {
@@ -100,6 +95,6 @@ def explain_end(machine: str, cause: Cause, console: Console, log: str) -> Machi
     if cause is Cause.PANIC:
         _, panic, after = console.tail(200).rpartition("Kernel panic")
         tail = "\n".join((panic + after).split("\n")[:12]) if panic else tail
-    complaints = _complaints(log)
-    state = f"QEMU said: {complaints}" if complaints and cause is Cause.CRASH else ""
+    said = said.strip()[-500:]
+    state = f"QEMU said: {said}" if said and cause is Cause.CRASH else ""
     return MachineDiedError(happened, console=tail, cause=cause.value, state=state)

@@ -28,7 +28,7 @@ from torpor.vm.errors import (
     VmError,
     told,
 )
-from torpor.vm.launch import AGENT, CONSOLE, MONITOR, SAID, Launched
+from torpor.vm.launch import AGENT, CONSOLE, MONITOR, SAID, TRACE, Launched
 from torpor.vm.manifest import MachineRecord, write_record
 from torpor.vm.processes import DeathWatch
 from torpor.vm.qmp import Qmp, QmpError, connect_unix
@@ -287,11 +287,11 @@ class Machine:
         await self.console.drain()
         if self._child is not None:
             await asyncio.to_thread(self._child.wait)
-        log = read_log(self.directory / SAID)
-        cause = cause_of(self._shutdown, log, self.console.since_followed())
+        trace = read_log(self.directory / TRACE)
+        cause = cause_of(self._shutdown, trace, self.console.since_followed())
         if self._ending:
             return cause, MachineDiedError(f"Machine {self.id} was ended.")
-        return cause, explain_end(self.id, cause, self.console, log)
+        return cause, explain_end(self.id, cause, self.console, read_log(self.directory / SAID))
 
     async def explain(self, error: VmError) -> VmError:
         """Return the machine's end if that is why ``error`` came about, else ``error``.

@@ -21,7 +21,7 @@ MACHINE = ",".join((
 BOOT_ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t nowatchdog init_on_free=1"
 
 TRACED = ("qemu_system_shutdown_request", "vm_state_notify")
-"""What QEMU writes to its log besides complaints: why it ends, for whoever comes later
+"""What QEMU writes to a file of its own: why it ends, for whoever comes later
 (:mod:`torpor.vm.endings`)."""
 
 TOP_MODES = (os.O_RDWR, os.O_RDONLY)

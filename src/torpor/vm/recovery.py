@@ -10,7 +10,7 @@ from torpor.vm.disk import Layer, node_name
 from torpor.vm.endings import Cause, cause_of, explain_end, read_log
 from torpor.vm.errors import MachineDiedError, VmError
 from torpor.vm.jail import end_all
-from torpor.vm.launch import SAID
+from torpor.vm.launch import SAID, TRACE
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import RECORD, MachineRecord
 from torpor.vm.succession import Successions
@@ -70,9 +70,10 @@ async def _succeed(
 ) -> tuple[Recovered, Machine | None]:
     """Go on with a machine whose process went, or is being started again, with nobody there."""
     await end_all(machine.record.name)  # one that was being started
-    log = read_log(machine.directory / SAID)
-    cause = Cause.REBOOT if machine.record.rebooting else cause_of(None, log, "")
-    reason = explain_end(machine.id, cause, machine.console, log)
+    trace = read_log(machine.directory / TRACE)
+    cause = Cause.REBOOT if machine.record.rebooting else cause_of(None, trace, "")
+    said = read_log(machine.directory / SAID)
+    reason = explain_end(machine.id, cause, machine.console, said)
     end = await successions.decide(machine, cause, reason)
     if end is None:
         return Recovered(machine.id, "rebooted", "it was being rebooted from inside"), machine
