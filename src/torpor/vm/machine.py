@@ -83,11 +83,12 @@ class Machine:
         self._child: subprocess.Popen[bytes] | None = None
         self._watch: DeathWatch | None = None
         if started is not None:
-            self._have_process(started)
+            self.have_process(started)
         elif record.process is not None:
             self._watch = DeathWatch(record.process, self._died)
 
-    def _have_process(self, started: Launched) -> None:
+    def have_process(self, started: Launched) -> None:
+        """Watch over a new process."""
         self._child = started.child
         self._dead = False
         self._gone = asyncio.get_running_loop().create_future()
@@ -331,8 +332,7 @@ class Machine:
 
     async def take_process(self, started: Launched) -> None:
         """Go on with a new process, and connect to it. Raises as :meth:`connect`."""
-        await self._let_go_of_process()
-        self._have_process(started)
+        self.have_process(started)
         self.update(process=started.process)
         self.console = Console(self.directory / CONSOLE_LOG)
         await self.connect()
@@ -342,12 +342,11 @@ class Machine:
         if self._watch is not None and self.record.process is not None:
             self.record.process.kill()
             await self._gone
+        await self._let_go_of_process()
 
     def on_reboot(self, call: Callable[["Machine"], None]) -> None:
         """Call ``call`` with this machine each time that it was rebooted and runs again."""
         self._reboot_calls.append(call)
-
-    # Ending
 
     async def kill(self) -> None:
         """End the machine at once, as if its power were cut, and wait until its process is gone."""

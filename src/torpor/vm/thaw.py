@@ -21,7 +21,13 @@ from torpor.vm.agent import Identity
 from torpor.vm.bases import OpenBases
 from torpor.vm.delta import Delta
 from torpor.vm.disk import Layer, create_layer
-from torpor.vm.errors import ChannelLostError, LaunchError, SilentError, SnapshotError
+from torpor.vm.errors import (
+    ChannelLostError,
+    LaunchError,
+    SilentError,
+    SnapshotError,
+    VmError,
+)
 from torpor.vm.hooks import HookCall, HookLimits, HookResult
 from torpor.vm.jail import Jail, end_all
 from torpor.vm.launch import AGENT, CONSOLE, MONITOR, SAID, TRACE, Boot, Parts, launch
@@ -206,7 +212,15 @@ async def _start_again_once(site: Site, machine: Machine, kernel: Boot, limit: f
             (machine.directory / name).unlink(missing_ok=True)
         record = machine.record
         parts = _parts(site, record, machine.directory / record.top.file_name, memory, kernel)
-        started = await launch(machine.directory, record.name, parts, site.jail, record.uid)
+        launching = asyncio.ensure_future(
+            launch(machine.directory, record.name, parts, site.jail, record.uid)
+        )
+        try:
+            started = await asyncio.shield(launching)
+        except asyncio.CancelledError:
+            with contextlib.suppress(VmError, OSError, TimeoutError):
+                machine.have_process(await launching)  # so that it can be ended
+            raise
         await machine.take_process(started)
         await _wake(machine, None, site, limit)
         machine.update(rebooting=False, boots=record.boots + 1)
