@@ -145,7 +145,7 @@ async def test_what_ended_before_can_still_be_read(guest: Guest, tmp_path: Path)
     await agent.channel.close()
 
 
-async def test_a_dozen_successions_leave_nothing(guest: Guest, tmp_path: Path) -> None:
+async def test_a_dozen_aftermath_leave_nothing(guest: Guest, tmp_path: Path) -> None:
     agent = await guest.attach()
     running = await agent.start(Command(("sleep", "1000")))
     agent = await replaced(guest, agent, pack(tmp_path, "newer-0"))

@@ -11,6 +11,7 @@ from torpor.vm import Identity, Wanted
 
 pytestmark = pytest.mark.machine
 
+REBOOT_KILLS = 5
 KILLS = 30
 """In ``./dev soak``: 200."""
 
@@ -18,6 +19,13 @@ KILLS = 30
 async def test_killed_at_random_moments_it_loses_nothing(start: Start, home: Path) -> None:
     faults = [c.seen async for c in kills(start.maker, home, KILLS, seed=2) if not c.ok]
     assert faults == []
+
+
+async def test_killed_in_the_middle_of_reboots_it_loses_no_machine(
+    start: Start, home: Path
+) -> None:
+    made = kills(start.maker, home, REBOOT_KILLS, seed=3, what="reboots")
+    assert [check.seen async for check in made if not check.ok] == []
 
 
 async def test_a_running_machine_is_adopted_by_the_next_program(start: Start, home: Path) -> None:

@@ -13,16 +13,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torpor.guest import files, wire
+from torpor.guest import files, initctl, processes, wire
 from torpor.guest.dials import Dials
 from torpor.guest.digest import DIGEST
 from torpor.guest.errors import describe
 from torpor.guest.execs import Execs
+from torpor.guest.hooks import Hooks
 from torpor.guest.link import Link, open_port
 from torpor.guest.loop import Loop
 from torpor.guest.rest import Rest, RestError
+from torpor.guest.statistics import statistics
 from torpor.guest.streams import FlowError, Flows
 from torpor.guest.succession import HANDOVER, SuccessionError, load
+from torpor.guest.waking import Waking
 from torpor.guest.wire import Frame, Kind
 
 CGROUP = Path("/run/torpor/cgroup/user")
@@ -43,6 +46,13 @@ class Agent:
             self._flows.take_over(left["flows"])
         self._execs = Execs(self._loop, str(cgroup), self._flows, left and left["execs"])
         self._dials = Dials(self._loop, self._flows)
+        self._hooks = Hooks(self._loop, cgroup.parent / "hooks")
+        if left is not None:
+            self._hooks.take_over(left["hooks"])
+        self._waking = Waking(self._rest, self._hooks)
+        self._initctl: int | None = None
+        if left is not None and left["initctl"]:
+            self.serve_initctl()
         greeting = {
             "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
             "agent_id": left["agent_id"] if left else secrets.token_hex(8),
@@ -71,8 +81,22 @@ class Agent:
             "exec.resize": self._execs.resize,
             "exec.list": lambda _: self._execs.list(),
             "file.stat": files.status,
+            "hooks": lambda _: self._hooks.kept(),
+            "processes": lambda wanted: processes.processes(wanted, self._sessions()),
+            "process.signal": processes.signal,
+            "statistics": lambda _: statistics(cgroup),
         }
-        self._answered_later = {"exec.start": self._execs.start, "dial": self._dials.start}
+        # These are answered later, the channel being served meanwhile.
+        self._answered_later = {
+            "dial": self._dials.start,
+            "exec.start": self._execs.start,
+            "hooks.run": self._waking.run_stage,
+            "wake": self._waking.wake,
+        }
+
+    def serve_initctl(self) -> None:
+        """Pass on what the image's own ``reboot`` and ``poweroff`` ask of init."""
+        self._initctl = initctl.serve(self._loop)
 
     def run(self) -> "Agent":
         """Serve until a newer agent takes over, and return that."""
@@ -88,7 +112,11 @@ class Agent:
             "agent_id": self._agent_id,
             "flows": self._flows.hand_over(),
             "execs": self._execs.hand_over(),
+            "hooks": self._hooks.kept()["hooks"],
+            "initctl": self._initctl is not None,
         }
+        if self._initctl is not None:
+            os.close(self._initctl)
         self._rest.close()
         self._loop.close()
         return left
@@ -102,7 +130,6 @@ class Agent:
     def _lost(self) -> None:
         """The channel was lost or began anew."""
         self._flows.attachments_lost()
-        self._execs.requests_lost()
         self._dials.requests_lost()
 
     def _request(self, frame: Frame) -> None:
@@ -111,9 +138,9 @@ class Agent:
             wanted, blob = wire.parse_document(frame.payload)
             later = self._answered_later.get(wanted["op"])
             if later is not None:
-                later(frame.stream, wanted)
+                later(wanted, received_ns, self._answering(frame.stream))
                 return
-            answer, data = self._do(wanted, blob, received_ns)
+            answer, data = self._do(wanted, blob)
         except (FlowError, RestError, SuccessionError) as error:
             code = getattr(error, "code", type(error).__name__)
             answer, data = {"error": {"code": code, "message": str(error)}}, b""
@@ -121,17 +148,31 @@ class Agent:
             answer, data = {"error": describe(error)}, b""
         self._link.send(Kind.REPLY, frame.stream, wire.document(answer, data))
 
-    def _do(
-        self, wanted: dict[str, Any], blob: bytes, received_ns: int
-    ) -> tuple[dict[str, Any], bytes]:
+    def _answering(self, request: int) -> Callable[[dict[str, Any]], None]:
+        """Return what answers a request later, unless a new epoch has begun by then."""
+        epoch = self._link.epoch
+
+        def answer(document: dict[str, Any]) -> None:
+            if self._link.epoch == epoch:
+                self._link.send(Kind.REPLY, request, wire.document(document))
+                self._link.flush()
+
+        return answer
+
+    def _sessions(self) -> dict[int, str]:
+        """Return the ids of the commands that run, by their sessions."""
+        known = self._execs.list()["execs"]
+        return {each["pid"]: each["id"] for each in known if each["running"] and each["pid"]}
+
+    def _do(self, wanted: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         match wanted["op"]:
-            case "wake":
-                return self._rest.wake(wanted, received_ns), b""
             case "file.read":
                 return files.read(wanted)
             case "file.write":
                 return files.write(wanted, blob), b""
             case "agent.replace":
+                if self._hooks.running:
+                    raise SuccessionError("hooks run in this machine at the moment")
                 self._successor = load(wanted, blob)
                 self._link.leave()
                 return {}, b""
@@ -155,6 +196,7 @@ def main() -> None:
     try:
         Path("/proc/self/oom_score_adj").write_text("-1000")
         agent = Agent(open_port(), CGROUP)
+        agent.serve_initctl()
         while True:
             agent = agent.run()
     except OSError as error:

@@ -9,11 +9,10 @@ import os
 import socket
 from typing import Any
 
-from torpor.guest import wire
 from torpor.guest.errors import describe
+from torpor.guest.link import Answer
 from torpor.guest.loop import WRITE, Loop, Timer
 from torpor.guest.streams import STDOUT, Flow, FlowError, Flows
-from torpor.guest.wire import Kind
 
 KEEP = 256 << 10
 """Bytes from the port that are kept for whoever attaches again."""
@@ -33,7 +32,7 @@ class Dials:
         self._flows = flows
         self._pending: set[Dial] = set()
 
-    def start(self, request: int, wanted: dict[str, Any]) -> None:
+    def start(self, wanted: dict[str, Any], _received_ns: int, answer: Answer) -> None:
         """Connect to the port that ``wanted`` names; answers later. Raises :exc:`FlowError`."""
         known = self._flows.get(str(wanted["id"]))
         if known is not None:
@@ -44,7 +43,7 @@ class Dials:
         port = int(wanted["port"])
         if not 0 < port < 1 << 16:
             raise FlowError("EINVAL", f"{port} is no port")
-        dial = Dial(request, wanted, port)
+        dial = Dial(answer, wanted, port)
         self._pending.add(dial)
         self._try(dial)
 
@@ -98,8 +97,7 @@ class Dials:
 
     def _answer(self, dial: "Dial", answer: dict[str, Any]) -> None:
         self._leave(dial)
-        self._flows.link.send(Kind.REPLY, dial.request, wire.document(answer))
-        self._flows.link.flush()
+        dial.answer(answer)
 
     def _leave(self, dial: "Dial") -> None:
         self._pending.discard(dial)
@@ -127,8 +125,8 @@ class Dials:
 class Dial:
     """A connection in the making."""
 
-    def __init__(self, request: int, wanted: dict[str, Any], port: int) -> None:
-        self.request = request
+    def __init__(self, answer: Answer, wanted: dict[str, Any], port: int) -> None:
+        self.answer = answer
         self.wanted = wanted
         self.port = port
         self.addresses = list(ADDRESSES)

@@ -14,10 +14,10 @@ import time
 from functools import partial
 from typing import Any
 
-from torpor.guest import spawner, succession, wire
+from torpor.guest import spawner, succession
+from torpor.guest.link import Answer
 from torpor.guest.loop import Loop, Timer
 from torpor.guest.streams import STDERR, STDOUT, Flow, FlowError, Flows
-from torpor.guest.wire import Kind
 
 KEEP = 1 << 20
 """Bytes of output kept of each command unless it asks for another amount."""
@@ -36,7 +36,7 @@ class Exec:
         self.terminal = terminal
         self.limit = limit
         self.pid: int | None = None
-        self.waiting: list[int] = []
+        self.waiting: list[Answer] = []
         self.due: float | None = None
         self.timer: Timer | None = None
         self.timed_out = False
@@ -64,7 +64,7 @@ class Execs:
         if left is not None:
             self._take_over(left)
 
-    def start(self, request: int, wanted: dict[str, Any]) -> None:
+    def start(self, wanted: dict[str, Any], _received_ns: int, answer: Answer) -> None:
         """Start the command that ``wanted`` describes, or find it by its id; answers later."""
         exec_id = str(wanted["id"])
         flow = self._flows.get(exec_id)
@@ -74,9 +74,9 @@ class Execs:
             self._flows.follow(flow, wanted)
         known = self._running.get(exec_id)
         if known is not None and known.pid is None:
-            known.waiting.append(request)
+            known.waiting.append(answer)
         else:
-            self._flows.link.send(Kind.REPLY, request, wire.document(flow.describe()))
+            answer(flow.describe())
 
     def signal(self, wanted: dict[str, Any]) -> dict[str, Any]:
         """Send a signal to the process group of a command. Raises :exc:`FlowError`."""
@@ -96,11 +96,6 @@ class Execs:
     def list(self) -> dict[str, Any]:
         """Return every command that is still known."""
         return {"execs": [flow.describe() for flow in self._flows.all() if "argv" in flow.about]}
-
-    def requests_lost(self) -> None:
-        """The channel was lost: nobody waits for answers any more."""
-        for known in self._running.values():
-            known.waiting.clear()
 
     def _find(self, wanted: dict[str, Any]) -> Exec:
         flow = self._flows.find(wanted)
@@ -182,8 +177,8 @@ class Execs:
         self._flows.link.flush()
 
     def _answer(self, known: Exec, answer: dict[str, Any]) -> None:
-        for request in known.waiting:
-            self._flows.link.send(Kind.REPLY, request, wire.document(answer))
+        for each in known.waiting:
+            each(answer)
         known.waiting.clear()
 
     # Ending

@@ -12,6 +12,8 @@ from torpor.guest import wire
 from torpor.guest.loop import EDGE, READ, WRITE, Loop, Timer
 from torpor.guest.wire import Frame, Kind
 
+Answer = Callable[[dict[str, Any]], None]
+"""Answers a request, whenever that is."""
 PORT_NAME = "torpor.agent"
 WRITE_SIZE = 32 << 10
 """The kernel takes at most 32 KiB in one write to a port (``drivers/char/virtio_console.c``)."""
@@ -65,6 +67,11 @@ class Link:
         self._leaving = False
         # Edge-triggered, because a port whose host end is closed reports a hang-up all the time.
         loop.watch(port, READ | WRITE | EDGE, lambda _events: self._ready())
+
+    @property
+    def epoch(self) -> str | None:
+        """The current epoch; an answer goes to the one that asked or to nobody."""
+        return self._epoch
 
     def send(self, kind: Kind, stream: int, payload: bytes) -> None:
         """Queue one frame ahead of all stream data."""

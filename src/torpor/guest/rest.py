@@ -4,6 +4,7 @@ Between the two no user process runs. So what a thaw has to put right (random nu
 clock, who this machine is) is right before any user code can look.
 """
 
+import contextlib
 import fcntl
 import os
 import select
@@ -62,7 +63,14 @@ class Rest:
         return {"synced_ns": synced - began}
 
     def wake(self, wanted: dict[str, Any], received_ns: int) -> dict[str, Any]:
-        """Put right what a thaw must, then let the user's processes run.
+        """Put right what a thaw must, then let the user's processes run."""
+        answer = self.put_right(wanted, received_ns)
+        if "again_ns" not in answer:
+            self.resume(wanted)
+        return answer
+
+    def put_right(self, wanted: dict[str, Any], received_ns: int) -> dict[str, Any]:
+        """Put right what a thaw must, the user's processes still frozen.
 
         ``received_ns`` is the monotonic time at which the request came in. The wall clock is set as
         NTP does it (RFC 5905, section 8): the host sent ``wall_ns`` ``held_ns`` after it had
@@ -81,7 +89,6 @@ class Rest:
         travel = trip // 2
         arrived = int(wanted["wall_ns"]) + travel
         time.clock_settime_ns(time.CLOCK_REALTIME, arrived + time.monotonic_ns() - received_ns)
-        self._set(frozen=False, limit_ms=int(wanted["limit_ms"]))
         return {"travel_ns": travel}
 
     def resume(self, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -110,6 +117,15 @@ def add_entropy(random: int, seed: bytes) -> None:
     """
     fcntl.ioctl(random, RNDADDENTROPY, struct.pack("ii", 8 * len(seed), len(seed)) + seed)
     fcntl.ioctl(random, RNDRESEEDCRNG)
+
+
+def write_hostname(name: str) -> None:
+    """Make a host name outlast a reboot. An image in which that cannot be is left as it is.
+
+    Not among what a thaw must put right first: nothing reads the file before the next boot.
+    """
+    with contextlib.suppress(OSError):
+        _overwrite("/etc/hostname", name)
 
 
 def _overwrite(path: str, line: str) -> None:

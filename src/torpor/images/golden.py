@@ -58,6 +58,11 @@ class Maker:
         """What runs inside."""
         return GuestVersions(self.parts.kernel_version, self.parts.digest)
 
+    def kernels(self, versions: GuestVersions) -> Boot | None:
+        """What boots a machine with these versions again: its modules are on its own tools disk, so
+        the kernel must be the same."""
+        return self.kernel if versions.kernel == self.parts.kernel_version else None
+
     def store(self) -> Store:
         """The store of golden snapshots, to thaw from."""
         return Store(self.home)
@@ -73,6 +78,7 @@ class Maker:
             self.jail,
             golden=self.store(),
             agent=self.parts.agent,
+            kernels=self.kernels,
             clock=clock,
         )
 
@@ -133,7 +139,7 @@ async def golden(maker: Maker, image: Image, shape: Shape, report: Report) -> st
     store = maker.store()
     if wanted in store.ids() and store.durable(wanted):
         return wanted
-    host = await Host.open(maker.home, maker.accelerator, maker.jail, wait=True)
+    host = await Host.open(maker.home, maker.accelerator, maker.jail, wait=True, keep_disks=False)
     try:
         if wanted not in host.store.ids():
             report(Step(f"boot {image.name} at {shape}", None, None, ""))

@@ -17,6 +17,9 @@ MODULES = (
     "failover",
     "net_failover",
     "virtio_net",
+    # Tells QEMU of a panic, so that it can be told from a reboot.
+    "pvpanic",
+    "pvpanic_mmio",
 )
 
 

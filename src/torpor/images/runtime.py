@@ -27,7 +27,7 @@ PACKAGES = (
     "kmod",
 )
 PACKAGES_FORMAT = 1
-RUNTIME_FORMAT = 1
+RUNTIME_FORMAT = 2
 
 PYTHON = "python3.11"
 LOADER = "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
@@ -55,8 +55,8 @@ NOT_IN_LIB_DYNLOAD = re.compile(
 # unpacking takes 100 ms a module under emulation.
 MODULE_DIRECTORIES = (
     "arch/x86/crypto", "block", "crypto", "fs", "lib", "mm", "net", "security",
-    "drivers/block", "drivers/char", "drivers/connector", "drivers/md", "drivers/net",
-    "drivers/virtio",
+    "drivers/block", "drivers/char", "drivers/connector", "drivers/md", "drivers/misc/pvpanic",
+    "drivers/net", "drivers/virtio",
 )  # fmt: skip
 NOT_IN_MODULES = re.compile(
     r"drivers/net/(ethernet|hyperv|vmxnet3|wwan|xen-|mhi)|drivers/block/(drbd|rbd|xen|aoe)"

@@ -1,4 +1,4 @@
-"""Killing the program at random moments of freeze, thaw and fork, and looking at what it left."""
+"""Killing the program at random moments of its work, and looking at what it left."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torpor.images import Maker
 from torpor.lab.check import Check
-from torpor.lab.victim import counted
+from torpor.lab.victim import REBOOTS_FILE, counted
 from torpor.vm import Host, Machine, VmError
 
 LIMIT = 120.0
@@ -27,14 +27,17 @@ class Heard:
     snapshot: str = ""
 
 
-async def kill_once(maker: Maker, home: Path, delay: float, heard: Heard) -> None:
-    """Let the victim work in ``home``, and kill it ``delay`` seconds after its next word."""
+async def kill_once(
+    maker: Maker, home: Path, delay: float, heard: Heard, what: str = "freezes"
+) -> None:
+    """Let the victim do ``what`` in ``home``, and kill it ``delay`` seconds after its next word."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "torpor.lab.victim",
         str(home),
         str(maker.cache),
+        what,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -71,7 +74,7 @@ def hear(line: bytes, heard: Heard) -> None:
 async def inspect(maker: Maker, home: Path, heard: Heard) -> list[str]:
     """Return what is wrong in ``home`` after a kill; nothing should be."""
     faults: list[str] = []
-    async with _opened(maker, home) as host:
+    async with opened(maker, home) as host:
         ids = host.store.ids()
         if heard.snapshot and (not ids or ids[-1] < heard.snapshot):
             faults.append(f"snapshot {heard.snapshot} was said to be there; there are {ids}")
@@ -85,6 +88,21 @@ async def inspect(maker: Maker, home: Path, heard: Heard) -> list[str]:
             await host.end(machine)
         faults += _strays(host, home)
     return [fault for fault in faults if fault]
+
+
+async def inspect_rebooted(maker: Maker, home: Path, heard: Heard) -> list[str]:
+    """Return what is wrong in ``home`` after a kill in the middle of reboots; nothing should be."""
+    faults: list[str] = []
+    async with opened(maker, home) as host:
+        if heard.count and len(host.machines) != 1:
+            found = [f"{each.outcome}: {each.why}" for each in host.recovered]
+            faults.append(f"{len(host.machines)} machines run: {found}")
+        for machine in host.machines.values():
+            count = len((await machine.agent.read_file(REBOOTS_FILE)).splitlines())
+            if count < heard.count:
+                faults.append(f"{count} lines are on the disk, after {heard.count} were synced")
+        faults += _strays(host, home)
+    return faults
 
 
 async def _alive(machine: Machine, heard: Heard, how: str) -> str:
@@ -115,7 +133,7 @@ def _strays(host: Host, home: Path) -> list[str]:
 
 
 @asynccontextmanager
-async def _opened(maker: Maker, home: Path) -> AsyncIterator[Host]:
+async def opened(maker: Maker, home: Path) -> AsyncIterator[Host]:
     host = await maker.open_host(home)
     try:
         yield host
@@ -123,15 +141,19 @@ async def _opened(maker: Maker, home: Path) -> AsyncIterator[Host]:
         await host.close()
 
 
-async def kills(maker: Maker, home: Path, count: int, seed: int) -> AsyncIterator[Check]:
-    """Kill the victim ``count`` times; one check each. Ends what is left in ``home``."""
+async def kills(
+    maker: Maker, home: Path, count: int, seed: int, what: str = "freezes"
+) -> AsyncIterator[Check]:
+    """Kill the victim ``count`` times at ``what`` it does (``freezes``, thaws and forks among them,
+    or ``reboots``); one check each. Ends what is left in ``home``."""
     chance = random.Random(seed)  # noqa: S311 - repeatable moments, no secret
     heard = Heard()
     try:
         for number in range(1, count + 1):
-            delay = chance.uniform(0, 0.5)
-            await kill_once(maker, home, delay, heard)
-            faults = await inspect(maker, home, heard)
+            delay = chance.uniform(0, 0.5 if what == "freezes" else 4.0)
+            await kill_once(maker, home, delay, heard, what)
+            look = inspect if what == "freezes" else inspect_rebooted
+            faults = await look(maker, home, heard)
             yield Check(
                 f"kill {number}",
                 not faults,
@@ -139,6 +161,6 @@ async def kills(maker: Maker, home: Path, count: int, seed: int) -> AsyncIterato
                 "; ".join(faults) or f"after {delay:.3f} s: count {heard.count} goes on",
             )
     finally:
-        async with _opened(maker, home) as host:
+        async with opened(maker, home) as host:
             for machine in list(host.machines.values()):
                 await host.end(machine)

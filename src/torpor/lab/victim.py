@@ -1,7 +1,8 @@
-"""The program that ``torpor lab soak`` kills: it freezes, thaws and forks one machine, without end.
+"""The program that ``torpor lab soak`` kills: it freezes, thaws and forks one machine, without end,
+or has one rebooted from inside again and again.
 
-Run as ``python -m torpor.lab.victim HOME CACHE``. It says each thing that it has done, one line
-each, so that whoever kills it knows what must not be lost.
+Run as ``python -m torpor.lab.victim HOME CACHE freezes|reboots``. It says each thing that it has
+done, one line each, so that whoever kills it knows what must not be lost.
 """
 
 import asyncio
@@ -10,13 +11,16 @@ from pathlib import Path
 
 from torpor.images import Recipe, debian_image, golden, maker, silent
 from torpor.lab.laboratory import SIZE
-from torpor.vm import SIZES, Host, Identity, Machine, Wanted
+from torpor.vm import SIZES, Command, Host, Identity, Machine, Wanted
 
 COUNTER = """
 n=0
 while :; do n=$((n+1)); echo $n > /root/counter; echo $n $$ >> /root/counter.log; sleep 0.05; done
 """
 """Counts in memory; the file repeats the count and is never read back by the loop."""
+
+
+REBOOTS_FILE = "/root/reboots"
 
 
 async def counted(machine: Machine) -> tuple[int, int]:
@@ -26,12 +30,29 @@ async def counted(machine: Machine) -> tuple[int, int]:
     return int(count), int(pid)
 
 
-async def work(home: Path, cache: Path) -> None:
-    """Freeze, thaw and fork until killed."""
+async def work(home: Path, cache: Path, what: str) -> None:
+    """Work until killed."""
     made = await maker(cache, silent)
     image = await debian_image(cache, Recipe(), silent)
     start = await golden(made, image, SIZES[SIZE], silent)
     host = await made.open_host(home)
+    await (_freezes if what == "freezes" else _reboots)(host, start)
+
+
+async def _reboots(host: Host, start: str) -> None:
+    again = asyncio.Event()
+    machine = await _some_machine(host, start)
+    machine.on_reboot(lambda _machine: again.set())
+    while True:
+        agent = await machine.attached()
+        said = await agent.shell(f"echo x >> {REBOOTS_FILE}; sync; wc -l < {REBOOTS_FILE}")
+        say("synced", int(said.stdout), 0)
+        again.clear()
+        await agent.start(Command(["/run/torpor/tools/bin/busybox", "reboot", "-f"]))
+        await again.wait()
+
+
+async def _freezes(host: Host, start: str) -> None:
     turn = 0
     while True:
         machine = await _some_machine(host, start)
@@ -66,4 +87,4 @@ def say(*words: object) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(work(Path(sys.argv[1]), Path(sys.argv[2])))
+    asyncio.run(work(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))

@@ -8,6 +8,7 @@ machine = await host.thaw(frozen.manifest.id)
 """
 
 from torpor.vm.accelerator import Accelerator, probe
+from torpor.vm.aftermath import Kernels
 from torpor.vm.agent import AgentCode, FileStatus, GuestAgent, Identity, Result
 from torpor.vm.errors import (
     ChannelLostError,
@@ -16,21 +17,28 @@ from torpor.vm.errors import (
     HostError,
     LaunchError,
     MachineDiedError,
+    RebootedError,
     SnapshotError,
     VmError,
 )
 from torpor.vm.execs import Command, Connection, Exec, Exit, Terminal
 from torpor.vm.flows import STDERR, STDOUT, Gap, Output
 from torpor.vm.freeze import Frozen, Times
-from torpor.vm.host import Forked, Host, Recovered
+from torpor.vm.guest_processes import Process
+from torpor.vm.guest_statistics import GuestStatistics
+from torpor.vm.hooks import HookLimits, HookResult
+from torpor.vm.host import Forked, Host
 from torpor.vm.jail import Jail, detect
 from torpor.vm.launch import Boot
-from torpor.vm.machine import Machine, ThawTimes
+from torpor.vm.machine import Machine
 from torpor.vm.manifest import Manifest
 from torpor.vm.new_snapshot import Wanted
+from torpor.vm.recovery import Recovered
 from torpor.vm.shape import MIB, SIZES, Shape
+from torpor.vm.statistics import HostStatistics, Statistics
 from torpor.vm.store import Collected, Store
 from torpor.vm.thaw import BootWanted
+from torpor.vm.thaw_times import ThawTimes
 
 __all__ = [
     "MIB",
@@ -54,19 +62,27 @@ __all__ = [
     "Gap",
     "GuestAgent",
     "GuestError",
+    "GuestStatistics",
+    "HookLimits",
+    "HookResult",
     "Host",
     "HostError",
+    "HostStatistics",
     "Identity",
     "Jail",
+    "Kernels",
     "LaunchError",
     "Machine",
     "MachineDiedError",
     "Manifest",
     "Output",
+    "Process",
+    "RebootedError",
     "Recovered",
     "Result",
     "Shape",
     "SnapshotError",
+    "Statistics",
     "Store",
     "Terminal",
     "ThawTimes",

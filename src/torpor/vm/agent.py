@@ -13,6 +13,9 @@ from torpor.guest.succession import KNOWN
 from torpor.vm.channel import Channel, Welcome
 from torpor.vm.errors import GuestError
 from torpor.vm.execs import Command, Connection, Exec, Exit, Terminal
+from torpor.vm.guest_processes import Process, list_processes
+from torpor.vm.guest_statistics import GuestStatistics, parse_statistics
+from torpor.vm.hooks import HookCall, HookResult, parse_results, run_stage, tell
 
 PIECE = 256 << 10
 """Bytes of a file that cross the channel in one frame."""
@@ -92,9 +95,16 @@ class GuestAgent:
         await self.channel.request("resume", wanted, urgent=True, limit=limit)
 
     async def wake(
-        self, identity: Identity | None, clock: Callable[[], int] = time.time_ns
-    ) -> None:
-        """Give new entropy, the wall clock and perhaps an identity; then let the processes run."""
+        self,
+        identity: Identity | None,
+        clock: Callable[[], int] = time.time_ns,
+        hooks: HookCall | None = None,
+    ) -> tuple[HookResult, ...]:
+        """Give new entropy, the wall clock and perhaps an identity; then let the processes run.
+
+        With ``hooks``, the machine's hooks for after a thaw are run, those that are to be first and
+        the others; what became of them is returned.
+        """
         wanted: dict[str, Any] = {
             "limit_ms": WAKE_LIMIT_MS,
             "entropy": secrets.token_hex(64),
@@ -102,6 +112,9 @@ class GuestAgent:
         if identity is not None:
             wanted |= {"hostname": identity.hostname, "machine_id": identity.machine_id}
         limit = WAKE_LIMIT_MS / 1000 + ANSWER_LIMIT
+        if hooks is not None:
+            wanted["hooks"] = hooks.wanted()
+            limit += hooks.limits.total
         echo_ns, heard_ns = self.welcome.mono_ns, self.welcome.heard_ns
         for trip_limit_ns in WAKE_TRIP_LIMITS_NS:
             held_ns = time.monotonic_ns() - heard_ns
@@ -110,7 +123,11 @@ class GuestAgent:
             answer, _ = await self.channel.request("wake", wanted, urgent=True, limit=limit)
             heard_ns = time.monotonic_ns()
             if "again_ns" not in answer:
-                return
+                results = parse_results(answer.get("hooks", []))
+                tell(results)
+                if hooks is not None and answer.get("after_thaw") is True:
+                    results += await run_stage(self.channel, "after-thaw", hooks)
+                return results
             echo_ns = int(_number(answer, "again_ns"))
         raise GuestError("EPROTO", "the machine asks to be woken again and again")
 
@@ -122,6 +139,15 @@ class GuestAgent:
         code = await asyncio.to_thread(newer.archive.read_bytes)
         wanted = {"sha256": hashlib.sha256(code).hexdigest(), "handovers": list(KNOWN)}
         await self.channel.request("agent.replace", wanted, code, urgent=True, limit=ANSWER_LIMIT)
+
+    async def run_hooks(self, stage: str, call: HookCall) -> tuple[HookResult, ...]:
+        """Run the machine's hooks of a stage, if it has any."""
+        return await run_stage(self.channel, stage, call)
+
+    async def hooks(self) -> tuple[HookResult, ...]:
+        """Return what became of the hooks that ran last in this machine, the oldest first."""
+        answer, _ = await self.channel.request("hooks")
+        return parse_results(answer.get("hooks"))
 
     async def status(self) -> dict[str, Any]:
         """Return kernel, host name, uptime and wall clock of the guest, and whether it rests."""
@@ -179,6 +205,27 @@ class GuestAgent:
         if not isinstance(execs, list):
             raise _broken("execs")
         return execs
+
+    # Processes
+
+    async def processes(self) -> list[Process]:
+        """Return all processes of the machine but the kernel's own threads."""
+        return [each async for each in list_processes(self.channel)]
+
+    async def kill(self, pid: int, signal: int) -> None:
+        """Send a signal to one process: a user's, not one that the machine needs (``EPERM``)."""
+        try:
+            await self.channel.request("process.signal", {"pid": pid, "signal": signal})
+        except GuestError as error:
+            if error.code != "EPERM":
+                raise
+            said = f"process {pid} is not one of the user's, and is sent no signals"
+            raise GuestError("EPERM", said) from None
+
+    async def statistics(self) -> GuestStatistics:
+        """Return what the guest says it uses."""
+        answer, _ = await self.channel.request("statistics")
+        return parse_statistics(answer)
 
     # Files
 

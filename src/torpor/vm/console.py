@@ -20,6 +20,7 @@ class Console:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._kept = bytearray(file.read_bytes() if file.exists() else b"")
+        self._earlier = len(self._kept)
         self._task: asyncio.Task[None] | None = None
         self._saving: asyncio.TimerHandle | None = None
         self._news = asyncio.Event()
@@ -33,6 +34,7 @@ class Console:
         try:
             while data := await reader.read(16 << 10):
                 self._kept += data
+                self._earlier = max(0, self._earlier - max(0, len(self._kept) - KEEP))
                 del self._kept[:-KEEP]
                 self._save()
                 self._news.set()
@@ -54,10 +56,13 @@ class Console:
 
     def tail(self, lines: int = 12) -> str:
         """Return the last ``lines`` lines as text, unprintable bytes replaced."""
-        text = self._kept.decode("utf-8", "replace").replace("\r", "")
-        text = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+        text = _printable(self._kept)
         shown = [line for line in text.split("\n") if line.strip()]
         return "\n".join(shown[-lines:])
+
+    def since_followed(self) -> str:
+        """Return what is kept of what came since this object was made, as text."""
+        return _printable(self._kept[self._earlier :])
 
     async def wait_for(self, text: str) -> None:
         """Return when the console has shown ``text``. Set a time limit around this."""
@@ -82,3 +87,8 @@ class Console:
         if self._saving is not None:
             self._saving.cancel()
             self._save_now()
+
+
+def _printable(data: bytes | bytearray) -> str:
+    text = data.decode("utf-8", "replace").replace("\r", "")
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)

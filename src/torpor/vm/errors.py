@@ -31,15 +31,35 @@ class SilentError(LaunchError):
 
 
 class MachineDiedError(VmError):
-    """A machine's process ended without being asked to. ``console`` has its last lines."""
+    """A machine's process ended without being asked to. ``console`` has its last lines.
 
-    def __init__(self, happened: str, *, console: str = "", **rest: str) -> None:
+    ``cause`` says why in a word (``power-off``, ``panic``, ``reboot``, ``signal``, ``crash``; empty
+    if it was ended by us), ``summary`` is the sentence without the console. ``snapshot`` is the
+    files-only snapshot in which its disk was kept.
+    """
+
+    def __init__(
+        self,
+        happened: str,
+        *,
+        console: str = "",
+        cause: str = "",
+        snapshot: str | None = None,
+        **rest: str,
+    ) -> None:
         super().__init__(_with_console(happened, console), **rest)
+        self.summary = happened
         self.console = console
+        self.cause = cause
+        self.snapshot = snapshot
 
 
 class ChannelLostError(VmError):
     """The guest channel ended while a request or a stream was open; the machine may be well."""
+
+
+class RebootedError(ChannelLostError):
+    """The machine was rebooted from inside: it goes on from its disk, its commands do not."""
 
 
 class GuestError(VmError):

@@ -12,7 +12,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from torpor.vm.errors import ChannelLostError, FreezeError, MachineDiedError, VmError, told
+from torpor.vm.agent import GuestAgent
+from torpor.vm.errors import (
+    ChannelLostError,
+    FreezeError,
+    MachineDiedError,
+    RebootedError,
+    VmError,
+    told,
+)
+from torpor.vm.hooks import HookCall, HookResult, failed
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import Manifest
 from torpor.vm.new_snapshot import NewSnapshot, Wanted
@@ -40,21 +49,25 @@ class Times:
 
 @dataclass(frozen=True)
 class Frozen:
-    """A finished freeze."""
+    """A finished freeze. ``hooks`` is what became of those that ran before it."""
 
     manifest: Manifest
     times: Times
+    hooks: tuple[HookResult, ...] = ()
 
 
 async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
     """Make a snapshot of ``machine``.
 
-    Raises :exc:`FreezeError` (the machine runs on as before), or the machine's end.
+    Raises :exc:`FreezeError` (the machine runs on as before), :exc:`RebootedError` (no snapshot was
+    made), or the machine's end.
     """
     async with machine.exclusive(), _put_together(machine, store, wanted) as new:
         agent, qmp = await machine.attached(), machine.qmp
         clock = _Stopwatch()
         made: Manifest | None = None
+        # Before anything is frozen, and with the channel open: hooks may ask the user's processes.
+        hooks = await _run_hooks(machine, agent, wanted)
         await new.prepare()
         async with agent.channel.quiet(QUIESCE_LIMIT_MS / 1000):
             clock.mark("quiesce")
@@ -82,7 +95,18 @@ async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
         if made is None:
             clock.mark("commit")
             made = new.commit()
-        return Frozen(made, clock.times(synced))
+        return Frozen(made, clock.times(synced), hooks)
+
+
+async def _run_hooks(machine: Machine, agent: GuestAgent, wanted: Wanted) -> tuple[HookResult, ...]:
+    event = wanted.event or ("pause" if wanted.then == "stop" else "checkpoint")
+    told = {"event": event, "machine": machine.id, "snapshot": wanted.id}
+    results = await agent.run_hooks("before-freeze", HookCall(told, wanted.hooks))
+    bad = failed(results) if wanted.hooks.refuse else None
+    if bad is not None:
+        said = bad.output.strip()[-500:]
+        raise VmError(f"{bad}." + (f" It said: {said}" if said else ""))
+    return results
 
 
 @asynccontextmanager
@@ -97,7 +121,7 @@ async def _put_together(
     except (OSError, VmError, TimeoutError) as error:
         if isinstance(error, QmpError | ChannelLostError):
             error = await machine.explain(error)
-        if isinstance(error, MachineDiedError):
+        if isinstance(error, MachineDiedError | RebootedError):
             raise error from None
         raise FreezeError(
             f"Machine {machine.id} could not be frozen: {told(error)}",

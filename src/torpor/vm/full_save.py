@@ -15,8 +15,8 @@ from pathlib import Path
 
 from torpor.vm.jail import Jail
 from torpor.vm.launch import Parts, launch
-from torpor.vm.machine import Machine, write_record
-from torpor.vm.manifest import MachineRecord
+from torpor.vm.machine import Machine
+from torpor.vm.manifest import MachineRecord, write_record
 from torpor.vm.new_snapshot import new_id
 from torpor.vm.store import Store
 

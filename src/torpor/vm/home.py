@@ -11,8 +11,7 @@ from pathlib import Path
 
 from torpor.vm import manifest as documents
 from torpor.vm.errors import HostError, VmError
-from torpor.vm.machine import RECORD
-from torpor.vm.manifest import MachineRecord
+from torpor.vm.manifest import RECORD, MachineRecord
 from torpor.vm.store import Store
 
 MACHINES = "machines"

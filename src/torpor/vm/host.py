@@ -14,28 +14,29 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from torpor.vm import manifest as documents
 from torpor.vm.accelerator import QEMU, Accelerator
+from torpor.vm.aftermath import Aftermath, Kernels
 from torpor.vm.agent import AgentCode, Identity
 from torpor.vm.bases import OpenBases
 from torpor.vm.chains import Chains
-from torpor.vm.disk import Layer, node_name
 from torpor.vm.errors import HostError, VmError, told
 from torpor.vm.flatten import DEPTH
 from torpor.vm.freeze import Frozen, freeze
 from torpor.vm.home import home_id, take_lock
+from torpor.vm.hooks import HookLimits
 from torpor.vm.jail import Jail, end_all, pick_uid
 from torpor.vm.launch import Boot
-from torpor.vm.machine import RECORD, Machine
-from torpor.vm.manifest import MachineRecord
+from torpor.vm.machine import Machine
+from torpor.vm.manifest import RECORD, MachineRecord
 from torpor.vm.new_snapshot import Wanted
 from torpor.vm.processes import find_by_prefix
+from torpor.vm.recovery import Recovered, recover_machine
 from torpor.vm.shape import check_fits, free_memory_bytes
 from torpor.vm.stoppable import to_the_end
 from torpor.vm.store import Collected, Store
-from torpor.vm.thaw import BootWanted, Site, boot, thaw
+from torpor.vm.thaw import BootWanted, Site, ThawEvent, boot, thaw
 
 AT_ONCE = max(4, 2 * (os.cpu_count() or 1))
 """Machines of a fork that are started at the same time; more would only wait for each other."""
@@ -44,19 +45,12 @@ DEEPEST = DEPTH + 4
 """Layers of a disk from which on a thaw waits until the snapshot's chain has been shortened."""
 
 
-@dataclass(frozen=True)
-class Recovered:
-    """What opening a host found and did with one machine that an earlier program had left."""
-
-    machine: str
-    outcome: Literal["adopted", "ended", "removed"]
-    why: str
-
-
 class Host:
     """A directory of machines and snapshots. Make it with :meth:`open`."""
 
-    def __init__(self, home: Path, site: Site, lock: int) -> None:
+    def __init__(
+        self, home: Path, site: Site, lock: int, kernels: Kernels | None, keep_disks: bool
+    ) -> None:
         self.home = home
         self.store = site.store
         self.machines: dict[str, Machine] = {}
@@ -66,6 +60,7 @@ class Host:
         self._starting: set[int] = set()
         self._committing: dict[str, asyncio.Task[None]] = {}
         self.chains = Chains(site.store, jailed=site.jail.namespaces)
+        self._aftermath = Aftermath(site, kernels, keep_disks, self._begin_durable)
 
     @classmethod
     async def open(
@@ -78,12 +73,16 @@ class Host:
         agent: AgentCode | None = None,
         clock: Callable[[], int] = time.time_ns,
         wait: bool = False,
+        kernels: Kernels | None = None,
+        keep_disks: bool = True,
     ) -> "Host":
         """Open ``home``, adopt the machines that run there, and clean up after a crash.
 
         ``golden`` is another store to thaw from, ``agent`` the guest agent that machines shall have
-        after a thaw, whatever their snapshots have. Raises :exc:`HostError` if another program has
-        it open, unless it is to ``wait`` for that.
+        after a thaw, whatever their snapshots have. ``kernels`` finds what boots a machine again
+        that was rebooted from inside; without it a reboot is the end of a machine. ``keep_disks``
+        says whether the disk of a machine that ends by itself is kept, as a snapshot of files.
+        Raises :exc:`HostError` if another program has it open, unless it is to ``wait`` for that.
         """
         home.mkdir(parents=True, exist_ok=True)
         lock = await take_lock(home, wait=wait)
@@ -94,7 +93,7 @@ class Host:
             name = f"torpor-{home_id(home)}-"
             bases = OpenBases(accelerator.qemu_version)
             site = Site(machines, name, store, accelerator, jail, bases, clock, agent)
-            host = cls(home, site, lock)
+            host = cls(home, site, lock, kernels, keep_disks)
             await host._recover()
             host.chains.start()
         except BaseException:
@@ -136,15 +135,23 @@ class Host:
         )
         return await self.boot(wanted, identity)
 
-    async def thaw(self, snapshot: str, identity: Identity | None = None) -> Machine:
+    async def thaw(
+        self,
+        snapshot: str,
+        identity: Identity | None = None,
+        *,
+        event: ThawEvent | None = None,
+        hooks: HookLimits | None = None,
+    ) -> Machine:
         """Start a machine from a snapshot, as it was, or as somebody else with ``identity``.
 
-        Raises :exc:`VmError`, and leaves nothing behind then.
+        ``event`` is what its hooks are told, ``hooks`` how long they may take. Raises
+        :exc:`VmError`, and leaves nothing behind then.
         """
         if snapshot in self._committing and len(self.store.manifest(snapshot).disk) > DEEPEST:
             await self.durable(snapshot)
         with self._uid() as uid, self._cleaned():
-            return self._enter(await thaw(self._site, snapshot, identity, uid))
+            return self._enter(await thaw(self._site, snapshot, identity, uid, event, hooks))
 
     async def freeze(self, machine: Machine, wanted: Wanted) -> Frozen:
         """Make a snapshot; it becomes durable in the background, see :meth:`durable`.
@@ -154,11 +161,13 @@ class Host:
         frozen = await freeze(machine, self.store, wanted)
         if wanted.then == "stop":
             await machine.remove()
-        snapshot = frozen.manifest.id
+        self._begin_durable(frozen.manifest.id)
+        return frozen
+
+    def _begin_durable(self, snapshot: str) -> None:
         task = asyncio.create_task(self._make_durable(snapshot), name=f"durable {snapshot}")
         self._committing[snapshot] = task
         task.add_done_callback(functools.partial(self._committed, snapshot))
-        return frozen
 
     def _committed(self, snapshot: str, task: asyncio.Task[None]) -> None:
         self._committing.pop(snapshot, None)
@@ -190,7 +199,7 @@ class Host:
                 state="Nothing was changed.",
                 todo=f"Ask for 1 to {MOST_CHILDREN} children at a time.",
             )
-        frozen = await self.freeze(machine, Wanted("run", children=count))
+        frozen = await self.freeze(machine, Wanted("run", children=count, event="fork"))
         return Forked(frozen, await self.thaw_many(frozen.manifest.id, count))
 
     async def thaw_many(self, snapshot: str, count: int) -> list["Machine | VmError"]:
@@ -201,7 +210,8 @@ class Host:
         async def one(number: int) -> Machine | VmError:
             try:
                 async with at_once:
-                    return await self.thaw(snapshot, Identity.of(f"{snapshot[-8:]}-{number}"))
+                    name = f"{snapshot[-8:]}-{number}"
+                    return await self.thaw(snapshot, Identity.of(name), event="fork")
             except VmError as error:
                 return error
 
@@ -243,6 +253,7 @@ class Host:
 
     def _enter(self, machine: Machine) -> Machine:
         self.machines[machine.id] = machine
+        machine.succeed_with(self._aftermath.decide)
         machine.on_end(self._forget)
         return machine
 
@@ -288,7 +299,13 @@ class Host:
 
     async def _recover(self) -> None:
         left = sorted(self._site.directory.iterdir())
-        self.recovered = tuple([await self._recover_machine(directory) for directory in left])
+        recovered = []
+        for directory in left:
+            done, machine = await recover_machine(self._site, self._aftermath, directory)
+            recovered.append(done)
+            if machine is not None:
+                self._enter(machine)
+        self.recovered = tuple(recovered)
         if not self.machines:
             await end_all(self._site.name)  # started by a program killed before it noted them
         self.collect()
@@ -299,52 +316,6 @@ class Host:
                 ):  # it is as it was, and is told at a thaw
                     await asyncio.to_thread(self.store.verify, snapshot)
                     await self._make_durable(snapshot)
-
-    async def _recover_machine(self, directory: Path) -> Recovered:
-        try:
-            record = documents.read(MachineRecord, directory / RECORD)
-        except (VmError, OSError) as error:
-            return await self._discard(directory, f"its record cannot be read: {error}")
-        if record.name != f"{self._site.name}{directory.name}":
-            # Of a home that this one was copied from: the process, if there is one, is that one's.
-            return await self._discard(directory, "it belongs to another home")
-        ending = record.ending is not None and record.ending in self.store.ids()
-        if ending:
-            return await self._discard(directory, f"its snapshot {record.ending} is complete")
-        if record.process is None or not record.process.alive():
-            return await self._discard(directory, "its process is gone")
-        if not record.ready:
-            return await self._discard(directory, "it had not been woken yet")
-        machine = Machine(directory, record)
-        try:
-            await machine.connect()
-            await self._find_top(machine)
-            await machine.qmp.cont()
-            agent = await machine.attached()
-            await agent.resume()
-            machine.update(ending=None)
-        except (VmError, OSError, TimeoutError) as error:
-            await machine.remove()
-            return Recovered(directory.name, "ended", f"it could not be adopted: {error}")
-        self._enter(machine)
-        return Recovered(directory.name, "adopted", "its process runs")
-
-    async def _find_top(self, machine: Machine) -> None:
-        """Note the top layer that QEMU really writes to, if a fork was cut off right after its
-        change."""
-        name = await machine.qmp.disk_top("root")
-        for file in machine.directory.glob("*.qcow2"):
-            new = Layer(file.stem, "qcow2", machine.record.top.size)
-            if node_name(new) == name and new != machine.record.top:
-                machine.promote_top(new)
-        for file in machine.directory.glob("*.qcow2"):
-            if file.name != machine.record.top.file_name:
-                file.unlink()
-
-    async def _discard(self, directory: Path, why: str) -> Recovered:
-        ended = await end_all(f"{self._site.name}{directory.name}")
-        shutil.rmtree(directory, ignore_errors=True)
-        return Recovered(directory.name, "ended" if ended else "removed", why)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ from torpor.vm.shape import Shape
 
 MONITOR, AGENT, CONSOLE = "monitor", "agent", "console"
 SAID = "qemu.log"
+TRACE = "trace.log"
+"""What QEMU's trace points wrote: few lines, in a file of their own, because they are read when
+nobody was there to hear them (:mod:`torpor.vm.endings`)."""
 START_LIMIT = 30.0
 
 
@@ -88,6 +91,12 @@ async def launch(directory: Path, name: str, parts: Parts, jail: Jail, uid: int)
             name, parts.shape, parts.accelerator, layers, parts.top[0], descriptors, kernel
         )
         inherited = descriptors.all() + ((kernel.image, kernel.initramfs) if kernel else ())
+        # QEMU opens it by its descriptor's name, which asks for the right to write to it. The
+        # directory lets nobody else in.
+        trace = opened(directory / TRACE, os.O_WRONLY | os.O_CREAT)
+        os.fchmod(trace, 0o666)
+        line += ["-D", f"/proc/self/fd/{trace}"]
+        inherited += (trace,)
         said = opened(directory / SAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         kvm = parts.accelerator.name == "kvm"
         return await _spawn(jail, line, inherited, uid, kvm=kvm, said=said, log=directory / SAID)

@@ -1,61 +1,51 @@
-"""A machine that runs: its process, its monitor, its agent, and the news of its end."""
+"""A machine that runs: its process, its monitor, its agent, and the news of its end.
+
+A machine outlives its process when the guest reboots: it is started again from its disk, as the
+same :class:`Machine` (:mod:`torpor.vm.aftermath`).
+"""
 
 import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torpor.vm import manifest as documents
 from torpor.vm.agent import AgentCode, GuestAgent
 from torpor.vm.channel import Channel
 from torpor.vm.console import Console
 from torpor.vm.disk import Layer
-from torpor.vm.errors import ChannelLostError, GuestError, LaunchError, MachineDiedError, VmError
-from torpor.vm.launch import AGENT, CONSOLE, MONITOR, SAID, Launched
-from torpor.vm.manifest import MachineRecord
+from torpor.vm.endings import Cause, cause_of, explain_end, read_log
+from torpor.vm.errors import (
+    ChannelLostError,
+    GuestError,
+    LaunchError,
+    MachineDiedError,
+    RebootedError,
+    VmError,
+    told,
+)
+from torpor.vm.launch import AGENT, CONSOLE, MONITOR, SAID, TRACE, Launched
+from torpor.vm.manifest import MachineRecord, write_record
 from torpor.vm.processes import DeathWatch
-from torpor.vm.qmp import Qmp, connect_unix
+from torpor.vm.qmp import Qmp, QmpError, connect_unix
+from torpor.vm.statistics import GUEST_LIMIT, Statistics, take_statistics
+from torpor.vm.thaw_times import ThawTimes
 
-RECORD, CONSOLE_LOG = "machine.json", "console.log"
+CONSOLE_LOG = "console.log"
 ATTACH_LIMIT = 15.0
 """Seconds that an agent may take to answer in a machine that runs."""
 SPACE_POLL = 1.0
 """Seconds between two looks for free space while a machine is held because the disk is full."""
 
 
-@dataclass(frozen=True)
-class ThawTimes:
-    """How long the steps of a thaw took, in seconds.
-
-    ``launch``: QEMU starts and its monitor answers. ``pages``: those that differ from the base are
-    written. ``devices``: their state is loaded, the vCPUs start. ``wake``: up to the guest agent's
-    word that all is right and the user's processes run. ``ready_at`` is that moment, on
-    :func:`time.monotonic`.
-    """
-
-    launch: float
-    pages: float
-    devices: float
-    wake: float
-    ready_at: float
-
-    @classmethod
-    def between(
-        cls, began: float, launched: float, injected: float, running: float, ready: float
-    ) -> "ThawTimes":
-        """Return the times of a thaw with its moments given, on :func:`time.monotonic`."""
-        return cls(
-            launch=launched - began,
-            pages=injected - launched,
-            devices=running - injected,
-            wake=ready - running,
-            ready_at=ready,
-        )
+Succession = Callable[["Machine", Cause, MachineDiedError], Awaitable[VmError | None]]
+"""Decides what comes after a process that ended by itself: the machine's end, or None if it goes
+on."""
 
 
 class Machine:
@@ -68,12 +58,11 @@ class Machine:
         self, directory: Path, record: MachineRecord, started: Launched | None = None
     ) -> None:
         self.directory = directory
-        if started is not None:
-            record = replace(record, process=started.process)
-        self._child = started.child if started is not None else None
         self.record = record
         self.console = Console(directory / CONSOLE_LOG)
         self._end: asyncio.Future[VmError] = asyncio.get_running_loop().create_future()
+        self._gone: asyncio.Future[VmError] = asyncio.get_running_loop().create_future()
+        """Why the process that it has at present went; the machine may go on without it."""
         self.held: str | None = None
         """Why the machine is held at the moment (the host's disk is full), or None."""
         self.thawed: ThawTimes | None = None
@@ -86,9 +75,30 @@ class Machine:
         self._ending = False
         self._exclusive = asyncio.Lock()
         self._holding: asyncio.Task[None] | None = None
-        assert record.process is not None
         self._letting_go: asyncio.Future[None] | None = None
-        self._watch = DeathWatch(record.process, self._died)
+        self._succession: Succession | None = None
+        self._dead = False
+        self._reporting: asyncio.Task[None] | None = None
+        self._reaping: asyncio.Task[None] | None = None
+        self._up = asyncio.Event()
+        self._up.set()
+        self._reboot_calls: list[Callable[[Machine], None]] = []
+        self._child: subprocess.Popen[bytes] | None = None
+        self._watch: DeathWatch | None = None
+        if started is not None:
+            self.have_process(started)
+        elif record.process is not None:
+            self._watch = DeathWatch(record.process, self._died)
+
+    def have_process(self, started: Launched) -> None:
+        """Watch over a new process."""
+        self._child = started.child
+        self._dead = False
+        self._gone = asyncio.get_running_loop().create_future()
+        self._shutdown = None
+        self.held = None
+        self.record = replace(self.record, process=started.process)
+        self._watch = DeathWatch(started.process, self._died)
 
     @property
     def id(self) -> str:
@@ -107,11 +117,18 @@ class Machine:
         return not self._end.done()
 
     @property
+    def boots(self) -> int:
+        """How often it was rebooted from inside, and started again from its disk."""
+        return self.record.boots
+
+    @property
     def agent(self) -> GuestAgent:
         """Its guest agent. Raises the machine's end, or :exc:`ChannelLostError` if not attached."""
         if self._end.done():
             raise self._end.result()
         if self._agent is None:
+            if self._gone.done():
+                raise self._gone.result()
             raise ChannelLostError(f"The guest agent of machine {self.id} is not attached.")
         return self._agent
 
@@ -179,24 +196,36 @@ class Machine:
 
     async def attached(self) -> GuestAgent:
         """Return the guest agent, attached anew if the channel was lost. Raises as
-        :meth:`attach`."""
+        :meth:`attach`. Waits while the machine is being started again after a reboot."""
+        await self._up.wait()
         if self.running and (self._agent is None or self._agent.channel.lost is not None):
             return await self.attach(ATTACH_LIMIT)
         return self.agent
 
     async def _or_end(self, wanted: Any) -> Any:
-        """Await ``wanted``, or raise the machine's end if that comes first."""
+        """Await ``wanted``, or raise the end of the process if that comes first."""
         task = asyncio.ensure_future(wanted)
+        gone = self._gone
         try:
-            await asyncio.wait([task, self._end], return_when=asyncio.FIRST_COMPLETED)
-            if not task.done() or (task.exception() is not None and self._end.done()):
-                raise self._end.result()
+            await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done() or (task.exception() is not None and gone.done()):
+                raise gone.result()
             return task.result()
         finally:
             if not task.done():
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, VmError):
                     await task
+
+    async def statistics(self, guest_limit: float = GUEST_LIMIT) -> Statistics:
+        """Return what it uses, as the host sees it, and as the guest does if it answers within
+        ``guest_limit`` seconds. Raises the machine's end, or :exc:`QmpError`."""
+        await self._up.wait()
+        top = self.directory / self.record.top.file_name
+        try:
+            return await take_statistics(self.pid, top, self.qmp, self._agent, guest_limit)
+        except (QmpError, FileNotFoundError, ProcessLookupError) as error:
+            raise await self.explain(VmError(told(error))) from error
 
     # The record
 
@@ -243,53 +272,108 @@ class Machine:
                 return
 
     def _died(self) -> None:
-        asyncio.get_running_loop().create_task(self._report_end(), name="end of a machine")
+        self._dead = True
+        if self._up.is_set():
+            self._reporting = asyncio.create_task(self._report_end(), name="end of a machine")
+        else:  # while it is being started again, whoever does that decides
+            self._reaping = asyncio.create_task(self._reap(), name="end of a boot")
+
+    async def _reap(self) -> None:
+        self._gone.set_result((await self._explain())[1])
 
     async def _report_end(self) -> None:
+        cause, reason = await self._explain()
+        end: VmError | None = reason
+        if self._succession is not None and not self._ending:
+            try:
+                end = await self._succession(self, cause, reason)
+            except asyncio.CancelledError:
+                end = (await self._explain())[1]
+                if end.cause:  # we let go of a machine that is being started again
+                    raise
+        if end is not None:
+            await self._finish(end)
+
+    async def _finish(self, end: VmError) -> None:
+        for future in (self._gone, self._end):
+            if not future.done():
+                future.set_result(end)
+        self._up.set()
+        if self._agent is not None:
+            self._agent.channel.lose(end)
+        await self.disconnect()
+
+    async def _explain(self) -> tuple[Cause, MachineDiedError]:
         await self.console.drain()
         if self._child is not None:
             await asyncio.to_thread(self._child.wait)
-        reason = self._explain()
-        self._end.set_result(reason)
-        if self._agent is not None:
-            self._agent.channel.lose(reason)
-        await self.disconnect()
-
-    def _explain(self) -> VmError:
+        trace = read_log(self.directory / TRACE)
+        cause = cause_of(self._shutdown, trace, self.console.since_followed())
         if self._ending:
-            return MachineDiedError(f"Machine {self.id} was ended.")
-        tail = self.console.tail()
-        panic = self.console.tail(200).rpartition("Kernel panic")
-        if panic[1]:
-            what = f"The kernel of machine {self.id} panicked."
-            tail = "\n".join((panic[1] + panic[2]).split("\n")[:12])
-        elif self._shutdown == "guest-shutdown":
-            what = f"Machine {self.id} was powered off from inside."
-        elif self._shutdown == "guest-reset":
-            what = f"Machine {self.id} was rebooted from inside."
-        else:
-            what = f"Machine {self.id} died: its process ended without being asked to."
-        said = ""
-        with contextlib.suppress(FileNotFoundError):
-            said = (self.directory / SAID).read_text(errors="replace").strip()[-500:]
-        return MachineDiedError(
-            what, console=tail, state=f"QEMU said: {said}" if said and not self._shutdown else ""
-        )
+            return cause, MachineDiedError(f"Machine {self.id} was ended.")
+        return cause, explain_end(self.id, cause, self.console, read_log(self.directory / SAID))
 
     async def explain(self, error: VmError) -> VmError:
         """Return the machine's end if that is why ``error`` came about, else ``error``.
 
         Sockets close a moment before the process is gone, so this waits for a moment.
         """
-        if not isinstance(error, MachineDiedError):
-            await asyncio.wait([self._end], timeout=0.5)
-        return self._end.result() if self._end.done() else error
+        if not isinstance(error, MachineDiedError | RebootedError):
+            await asyncio.wait([self._gone], timeout=0.5)
+            if self._dead and not self._gone.done():  # its disk is being kept
+                await asyncio.wait([self._gone])
+        return self._gone.result() if self._gone.done() else error
+
+    # Going on after a reboot
+
+    def succeed_with(self, succession: Succession) -> None:
+        """Let ``succession`` decide what comes after a process of this machine that ended by
+        itself."""
+        self._succession = succession
+
+    @asynccontextmanager
+    async def rebooting(self, reason: RebootedError) -> AsyncIterator[None]:
+        """Be without a process: tell it to all who wait for one, and let them wait for the next.
+
+        They wait until the block has come to its end, or the machine to its own.
+        """
+        self._up.clear()
+        if not self._gone.done():
+            self._gone.set_result(reason)
+        if self._agent is not None:
+            self._agent.channel.lose(reason)
+        async with self._exclusive:  # what was under way fails now, and cleans up
+            await self._let_go_of_process()
+            yield
+            self._up.set()
+        for call in self._reboot_calls:
+            call(self)
+
+    async def take_process(self, started: Launched) -> None:
+        """Go on with a new process, and connect to it. Raises as :meth:`connect`."""
+        self.have_process(started)
+        self.update(process=started.process)
+        self.console = Console(self.directory / CONSOLE_LOG)
+        await self.connect()
+
+    async def end_process(self) -> None:
+        """End the process, if there is one, and not the machine."""
+        if self._watch is not None and self.record.process is not None:
+            self.record.process.kill()
+            await self._gone
+        await self._let_go_of_process()
+
+    def on_reboot(self, call: Callable[["Machine"], None]) -> None:
+        """Call ``call`` with this machine each time that it was rebooted and runs again."""
+        self._reboot_calls.append(call)
 
     async def kill(self) -> None:
         """End the machine at once, as if its power were cut, and wait until its process is gone."""
         self._ending = True
-        assert self.record.process is not None
-        self.record.process.kill()
+        if not self._up.is_set() and self._reporting is not None:
+            self._reporting.cancel()  # its reboot; that ends what has been started
+        elif self.record.process is not None:
+            self.record.process.kill()
         await self.wait_end()
 
     async def disconnect(self) -> None:
@@ -299,9 +383,18 @@ class Machine:
         await asyncio.shield(self._letting_go)
 
     async def _disconnect(self) -> None:
-        self._watch.close()
+        if self.running and not self._up.is_set() and self._reporting is not None:
+            # Its record says that it was being started again, and the next program does.
+            self._reporting.cancel()
+            await asyncio.wait([self._reporting])
         if self._child is not None and self.running:
             self._child.returncode = 0  # it outlives us: Popen shall not miss it
+        await self._let_go_of_process()
+
+    async def _let_go_of_process(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         if self._holding is not None:
             self._holding.cancel()
         if self._agent is not None:
@@ -314,6 +407,8 @@ class Machine:
     async def remove(self) -> None:
         """End the machine and remove its directory."""
         if self.running:
+            with contextlib.suppress(OSError):  # a full disk keeps no machine from its end
+                self.update(removing=True)
             await self.kill()
         await self.disconnect()
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -321,10 +416,3 @@ class Machine:
     def on_end(self, call: Callable[["Machine", VmError], None]) -> None:
         """Call ``call`` with this machine and its end, from the event loop, as soon as it ends."""
         self._end.add_done_callback(lambda ended: call(self, ended.result()))
-
-
-def write_record(directory: Path, record: MachineRecord) -> None:
-    """Write a machine's record by rename."""
-    new = directory / f".{RECORD}"
-    new.write_bytes(documents.write(record))
-    new.replace(directory / RECORD)

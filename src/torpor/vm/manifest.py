@@ -16,6 +16,8 @@ from torpor.vm.shape import Shape
 VERSION = 1
 MANIFEST, DEVICES, DELTA, SUMS = "manifest.json", "devices", "memory.delta", "sums.json"
 KEPT = "kept"
+RECORD = "machine.json"
+"""The file of a machine's record, in its directory."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,9 @@ class MachineRecord:
     """What must be known to adopt a machine again, or to clean up after it.
 
     ``memory_file`` is device and inode of the file that its memory maps. ``ready`` says that its
-    agent has been woken, ``ending`` names the snapshot with which it was to stop.
+    agent has been woken, ``ending`` names the snapshot with which it was to stop. ``rebooting``
+    says that it is being started from its disk again, ``removing`` that it was to end for good.
+    ``boots`` counts its reboots.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -108,6 +112,9 @@ class MachineRecord:
     guest_boot_id: str
     ready: bool = False
     ending: str | None = None
+    rebooting: bool = False
+    removing: bool = False
+    boots: int = 0
 
     def uses(self) -> Iterator[str]:
         """Yield the store paths that the machine needs."""
@@ -166,3 +173,10 @@ def parse(kind: type[T], text: bytes, name: str) -> T:
         raise SnapshotError(
             f"{name} is damaged: {where}: {first['msg']}.", state="Nothing was changed."
         ) from None
+
+
+def write_record(directory: Path, record: MachineRecord) -> None:
+    """Write a machine's record by rename."""
+    new = directory / f".{RECORD}"
+    new.write_bytes(write(record))
+    new.replace(directory / RECORD)

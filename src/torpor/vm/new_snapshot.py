@@ -16,8 +16,9 @@ from torpor.vm.accelerator import host_boot_id
 from torpor.vm.delta import write_delta
 from torpor.vm.disk import Layer, create_layer, is_empty_layer
 from torpor.vm.errors import FreezeError
+from torpor.vm.hooks import HookLimits
 from torpor.vm.machine import Machine
-from torpor.vm.manifest import DELTA, DEVICES, Manifest, Memory
+from torpor.vm.manifest import DELTA, DEVICES, MachineRecord, Manifest, Memory
 from torpor.vm.pages import PAGE, Mapping, find_mapping, written_runs
 from torpor.vm.qemu import TOP_MODES
 from torpor.vm.sizes import stored_bytes
@@ -38,7 +39,9 @@ class Wanted:
 
     ``then``: does the machine run on, or stop? ``memory``: as a delta over the machine's base, as a
     new base, the cheaper of the two, or none at all (a snapshot of the disk). ``children``: how
-    many machines are to be thawed from it, as far as that is known.
+    many machines are to be thawed from it, as far as that is known. ``event`` is what hooks are
+    told that this is (else a pause if the machine stops, and a checkpoint if not), ``hooks`` how
+    long they may take and what their failure means.
     """
 
     then: Literal["run", "stop"]
@@ -46,6 +49,8 @@ class Wanted:
     children: int = 1
     id: str = field(default_factory=new_id)
     labels: dict[str, str] = field(default_factory=dict)
+    event: Literal["pause", "checkpoint", "fork"] | None = None
+    hooks: HookLimits = field(default_factory=HookLimits)
 
 
 def cheaper_memory(written: int, base: int, children: int) -> Literal["delta", "base"]:
@@ -214,27 +219,48 @@ class NewSnapshot:
         if record.top in self._disk:
             own.append(self.top_file)
             sizes[f"layers/{record.top.file_name}"] = self.top_file.stat().st_size
-        return Manifest(
-            version=manifest.VERSION,
-            id=self._wanted.id,
-            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            parent=record.snapshot,
-            generation=record.generation + 1,
-            shape=record.shape,
-            accelerator=record.accelerator.name,
-            qemu_version=record.accelerator.qemu_version,
-            cpu=record.accelerator.cpu,
-            guest=record.guest,
-            guest_boot_id=record.guest_boot_id,
-            host_boot_id=host_boot_id(),
-            memory=memory,
-            disk=self._disk,
-            tools=record.tools,
-            sizes=sizes,
-            stored_bytes=stored_bytes([*own, *self._objects.values()]),
-            allocated_bytes=record.shape.memory_bytes + record.top.size,
-            labels=self._wanted.labels,
+        return describe(
+            record,
+            self._wanted.id,
+            self._wanted.labels,
+            memory,
+            self._disk,
+            sizes,
+            stored_bytes([*own, *self._objects.values()]),
         )
+
+
+def describe(
+    record: MachineRecord,
+    snapshot: str,
+    labels: dict[str, str],
+    memory: Memory | None,
+    disk: tuple[Layer, ...],
+    sizes: dict[str, int],
+    stored: int,
+) -> Manifest:
+    """Return the manifest of a new snapshot of the machine that has ``record``."""
+    return Manifest(
+        version=manifest.VERSION,
+        id=snapshot,
+        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        parent=record.snapshot,
+        generation=record.generation + 1,
+        shape=record.shape,
+        accelerator=record.accelerator.name,
+        qemu_version=record.accelerator.qemu_version,
+        cpu=record.accelerator.cpu,
+        guest=record.guest,
+        guest_boot_id=record.guest_boot_id,
+        host_boot_id=host_boot_id(),
+        memory=memory,
+        disk=disk,
+        tools=record.tools,
+        sizes=sizes,
+        stored_bytes=stored,
+        allocated_bytes=record.shape.memory_bytes + record.top.size,
+        labels=labels,
+    )
 
 
 def guest_mapping(machine: Machine) -> Mapping:

@@ -20,6 +20,10 @@ MACHINE = ",".join((
 ))  # fmt: skip
 BOOT_ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t nowatchdog init_on_free=1"
 
+TRACED = ("qemu_system_shutdown_request", "vm_state_notify")
+"""What QEMU writes to a file of its own: why it ends, for whoever comes later
+(:mod:`torpor.vm.endings`)."""
+
 TOP_MODES = (os.O_RDWR, os.O_RDONLY)
 """How the writable layer is opened, both for the same set of descriptors: when a new layer comes
 over it, QEMU opens it again read-only. Without a descriptor for that it would go on with the
@@ -100,6 +104,9 @@ def command_line(
         "-global", "migration.send-configuration=off",
         "-global", "virtio-mmio.force-legacy=false",
         "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+        # Its driver tells of a panic, which else looks like a reboot. It has no state of its own.
+        "-device", "pvpanic",
+        *(word for event in TRACED for word in ("-trace", event)),
         "-chardev", f"socket,id=monitor,fd={descriptors.monitor},server=on,wait=off",
         "-mon", "chardev=monitor,mode=control",
         "-chardev", f"socket,id=console,fd={descriptors.console},server=on,wait=off",

@@ -157,6 +157,24 @@ class Qmp:
                 if status == "failed":
                     raise QmpError(otherwise)
 
+    async def vcpu_threads(self) -> list[int]:
+        """Return the numbers of the vCPUs' threads, in QEMU's own PID namespace."""
+        return [int(cpu["thread-id"]) for cpu in await self.execute("query-cpus-fast")]
+
+    async def disk_counts(self, device: str) -> tuple[int, int, int, int]:
+        """Return the bytes read, reads, bytes written and writes of the virtio disk with the qdev
+        id ``device``."""
+        for block in await self.execute("query-blockstats"):
+            if device in str(block.get("qdev", "")).split("/"):
+                stats = block["stats"]
+                return (
+                    int(stats["rd_bytes"]),
+                    int(stats["rd_operations"]),
+                    int(stats["wr_bytes"]),
+                    int(stats["wr_operations"]),
+                )
+        raise QmpError(f"QEMU has no disk {device}.")
+
     async def disk_top(self, device: str) -> str:
         """Return the node name of the top layer under the virtio disk with the qdev id
         ``device``."""

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from torpor.vm import compatibility, manifest
 from torpor.vm.accelerator import Accelerator
@@ -20,10 +21,17 @@ from torpor.vm.agent import AgentCode, Identity
 from torpor.vm.bases import OpenBases
 from torpor.vm.delta import Delta
 from torpor.vm.disk import Layer, create_layer
-from torpor.vm.errors import ChannelLostError, LaunchError, SilentError, SnapshotError
+from torpor.vm.errors import (
+    ChannelLostError,
+    LaunchError,
+    SilentError,
+    SnapshotError,
+    VmError,
+)
+from torpor.vm.hooks import HookCall, HookLimits, HookResult
 from torpor.vm.jail import Jail, end_all
-from torpor.vm.launch import Boot, Parts, launch
-from torpor.vm.machine import Machine, ThawTimes, write_record
+from torpor.vm.launch import AGENT, CONSOLE, MONITOR, SAID, TRACE, Boot, Parts, launch
+from torpor.vm.machine import Machine
 from torpor.vm.manifest import (
     DELTA,
     DEVICES,
@@ -31,14 +39,19 @@ from torpor.vm.manifest import (
     MachineRecord,
     Manifest,
     reachable,
+    write_record,
 )
 from torpor.vm.new_snapshot import guest_mapping, new_id
 from torpor.vm.pages import written_runs
 from torpor.vm.shape import Shape
 from torpor.vm.store import Store
+from torpor.vm.thaw_times import ThawTimes
 
 WAKE_LIMIT = 30.0
 LOAD_LIMIT = 30.0
+BOOT_LIMITS = (60.0, 120.0, 180.0)
+"""Seconds that each try of a cold boot may take: under emulation a kernel hangs now and then while
+it finds out about its clocks (once in some 200 boots), and the next try goes well."""
 
 
 @dataclass(frozen=True)
@@ -59,26 +72,34 @@ class Site:
 
 @dataclass(frozen=True)
 class BootWanted:
-    """A cold boot: the layers of its disk, bottom first, and what boots it.
-
-    ``limits`` are the seconds that each try may take: under emulation a kernel hangs now and then
-    while it finds out about its clocks (once in some 200 boots), and the next try goes well.
-    """
+    """A cold boot: the layers of its disk, bottom first, what boots it, and the seconds that each
+    try may take."""
 
     shape: Shape
     disk: tuple[Layer, ...]
     tools: Layer
     guest: GuestVersions
     boot: Boot
-    limits: tuple[float, ...] = (60.0, 120.0, 180.0)
+    limits: tuple[float, ...] = BOOT_LIMITS
     snapshot: str | None = None
     generation: int = 0
 
 
-async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -> Machine:
+ThawEvent = Literal["create", "resume", "fork", "rollback"]
+
+
+async def thaw(
+    site: Site,
+    snapshot: str,
+    identity: Identity | None,
+    uid: int,
+    event: ThawEvent | None = None,
+    hooks: HookLimits | None = None,
+) -> Machine:
     """Start a machine from a snapshot with memory; it is ready when this returns.
 
-    With ``identity`` it becomes another machine than the one that was frozen. Raises
+    With ``identity`` it becomes another machine than the one that was frozen. ``event`` is what its
+    hooks are told, ``hooks`` how long they may take. Raises
     :exc:`SnapshotError`, :exc:`LaunchError`, OSError.
     """
     moments = [time.monotonic()]
@@ -114,10 +135,23 @@ async def thaw(site: Site, snapshot: str, identity: Identity | None, uid: int) -
             # 4. The guest runs; its agent wakes the user's processes when all is right.
             await machine.qmp.cont()
             moments.append(time.monotonic())
-            await _wake(machine, identity, site, WAKE_LIMIT)
+            told = _told(machine, found, event, identity)
+            call = HookCall(told, hooks or HookLimits())
+            ran = await _wake(machine, identity, site, WAKE_LIMIT, call)
             moments.append(time.monotonic())
-            machine.thawed = ThawTimes.between(*moments)
+            machine.thawed = ThawTimes.between(moments, ran)
             return machine
+
+
+def _told(
+    machine: Machine, found: Manifest, event: ThawEvent | None, identity: Identity | None
+) -> dict[str, str]:
+    """Return what hooks are told of a thaw."""
+    if event is None and identity is None:
+        event = "resume"
+    elif event is None:
+        event = "create" if found.parent is None else "fork"
+    return {"event": event, "machine": machine.id, "snapshot": found.id}
 
 
 async def boot(site: Site, wanted: BootWanted, identity: Identity | None, uid: int) -> Machine:
@@ -157,6 +191,52 @@ async def _boot_once(
             await asyncio.to_thread(site.store.keep, layers)
             await _wake(started, identity, site, limit)
             return started
+    finally:
+        os.close(memory)
+
+
+async def start_again(
+    site: Site, machine: Machine, kernel: Boot, limits: tuple[float, ...] = BOOT_LIMITS
+) -> None:
+    """Boot a machine whose process has gone from its own disk: the same machine, with new memory.
+
+    Its record says so from the first step on, so that the next program begins anew if this one
+    ends. Raises as :func:`thaw`, with no process left.
+    """
+    try:
+        for limit in limits[:-1]:
+            with contextlib.suppress(SilentError):
+                return await _start_again_once(site, machine, kernel, limit)
+            await machine.end_process()
+        await _start_again_once(site, machine, kernel, limits[-1])
+    except BaseException:
+        await asyncio.shield(machine.end_process())
+        await asyncio.shield(end_all(machine.record.name))
+        raise
+
+
+async def _start_again_once(site: Site, machine: Machine, kernel: Boot, limit: float) -> None:
+    memory = site.bases.empty(machine.record.shape.memory_bytes)
+    try:
+        status = os.fstat(memory)
+        file = (status.st_dev, status.st_ino)
+        machine.update(rebooting=True, process=None, base=None, memory_file=file)
+        for name in (MONITOR, AGENT, CONSOLE, SAID, TRACE):
+            (machine.directory / name).unlink(missing_ok=True)
+        record = machine.record
+        parts = _parts(site, record, machine.directory / record.top.file_name, memory, kernel)
+        launching = asyncio.ensure_future(
+            launch(machine.directory, record.name, parts, site.jail, record.uid)
+        )
+        try:
+            started = await asyncio.shield(launching)
+        except asyncio.CancelledError:
+            with contextlib.suppress(VmError, OSError, TimeoutError):
+                machine.have_process(await launching)  # so that it can be ended
+            raise
+        await machine.take_process(started)
+        await _wake(machine, None, site, limit)
+        machine.update(rebooting=False, boots=record.boots + 1)
     finally:
         os.close(memory)
 
@@ -210,15 +290,7 @@ async def _launched(
         write_record(directory, record)
         top = directory / record.top.file_name
         await create_layer(top, record.top.size)
-        parts = Parts(
-            record.shape,
-            record.accelerator,
-            memory,
-            tuple((layer, site.store.layer(layer)) for layer in record.layers),
-            (record.top, top),
-            site.store.layer(record.tools),
-            boot,
-        )
+        parts = _parts(site, record, top, memory, boot)
         started = await launch(directory, record.name, parts, site.jail, record.uid)
         machine = Machine(directory, record, started)
         machine.update(process=started.process)
@@ -232,7 +304,25 @@ async def _launched(
         raise
 
 
-async def _wake(machine: Machine, identity: Identity | None, site: Site, limit: float) -> None:
+def _parts(site: Site, record: MachineRecord, top: Path, memory: int, boot: Boot | None) -> Parts:
+    return Parts(
+        record.shape,
+        record.accelerator,
+        memory,
+        tuple((layer, site.store.layer(layer)) for layer in record.layers),
+        (record.top, top),
+        site.store.layer(record.tools),
+        boot,
+    )
+
+
+async def _wake(
+    machine: Machine,
+    identity: Identity | None,
+    site: Site,
+    limit: float,
+    hooks: HookCall | None = None,
+) -> tuple[HookResult, ...]:
     try:
         agent = await machine.attach(limit)
     except ChannelLostError as error:
@@ -240,8 +330,9 @@ async def _wake(machine: Machine, identity: Identity | None, site: Site, limit: 
         raise SilentError(error.happened, console=machine.console.tail(), state=state) from error
     if site.agent is not None:
         agent = await machine.replace_agent(site.agent, limit)
-    await agent.wake(identity, site.clock)
+    ran = await agent.wake(identity, site.clock, hooks)
     machine.update(ready=True, guest_boot_id=agent.welcome.boot_id)
+    return ran
 
 
 def _inject(file: Path, machine: Machine, base_fd: int) -> None:

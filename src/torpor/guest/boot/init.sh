@@ -12,8 +12,38 @@ say() { echo "torpor: $*" >/dev/console; }
 # The kernel drops a signal to PID 1 that has no handler. But this shell handles INT, by ending,
 # so give it a handler that does nothing (not "", which the agent would inherit as "ignored").
 trap : INT
-# What busybox's `halt` and `poweroff` (without -f) send to PID 1.
-trap 'sync; poweroff -f' USR1 USR2
+
+# An orderly end: programs are asked to end and have some seconds for it, and what they wrote is on
+# the disk, which then needs no repair.
+shut_down() {
+    trap '' TERM USR1 USR2
+    say "the machine is to $1: ending its programs"
+    kill -KILL $agent
+    echo 0 >$cgroup/user/cgroup.freeze
+    # shellcheck disable=SC2046 # the words are wanted
+    kill -TERM $(programs)
+    tries=0
+    while [ -n "$(programs)" ] && [ $tries -lt 50 ]; do
+        tries=$((tries + 1))
+        usleep 100000
+    done
+    echo 1 >$cgroup/user/cgroup.kill
+    [ -d $cgroup/hooks ] && echo 1 >$cgroup/hooks/cgroup.kill
+    sync
+    # What was killed may need a moment to let go of its files.
+    until mount -o remount,ro / 2>/dev/null; do
+        tries=$((tries + 1))
+        [ $tries -gt 100 ] && say "the root disk is still written to" && break
+        usleep 100000
+    done
+    "$1" -f
+}
+programs() { find $cgroup/user -name cgroup.procs -exec cat {} + 2>/dev/null; }
+
+# What busybox's `halt`, `poweroff` and `reboot` (without -f) send to PID 1, and our agent for those
+# of other packages.
+trap 'shut_down poweroff' USR1 USR2
+trap 'shut_down reboot' TERM
 
 umask 022
 cd /

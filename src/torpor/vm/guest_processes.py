@@ -1,0 +1,96 @@
+"""The processes of a machine, as its agent tells of them."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from torpor.vm.channel import Channel, plain
+from torpor.vm.errors import GuestError
+
+PAGE = 100
+MOST = 100_000
+"""Processes that are taken from one machine; a guest that tells of more is not believed."""
+MOST_WORDS = 300
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process. ``argv`` is cut to some 256 bytes, and ``cut`` says so; a kernel's word for its
+    state is ``state`` (proc(5)). Bytes that are not UTF-8 are shown as ``\\xff``.
+
+    ``started`` is in seconds of the machine's running time since its boot, ``cpu`` in seconds,
+    ``memory`` in resident bytes. ``exec`` is the id of the command in whose session it is, if that
+    still runs. ``user`` says that it is the user's, and may be sent signals.
+    """
+
+    pid: int
+    ppid: int
+    session: int
+    uid: int
+    name: str
+    argv: tuple[str, ...]
+    cut: bool
+    state: str
+    started: float
+    cpu: float
+    memory: int
+    threads: int
+    exec: str | None
+    user: bool
+
+
+async def list_processes(channel: Channel) -> AsyncIterator[Process]:
+    """Yield the processes, in the order of their numbers. Raises :exc:`GuestError` and the
+    channel's errors."""
+    after: int | None = 0
+    count = 0
+    while after is not None:
+        answer, _ = await channel.request("processes", {"after": after, "count": PAGE})
+        page = answer.get("processes")
+        following = answer.get("next")
+        if not isinstance(page, list) or len(page) > PAGE:
+            raise _broken("processes")
+        if following is not None and (type(following) is not int or following <= after):
+            raise _broken("next")  # else it could lead us on for ever
+        count += len(page)
+        if count > MOST:
+            raise _broken("processes")
+        for each in page:
+            yield _parse(each)
+        after = following
+
+
+def _parse(said: object) -> Process:
+    if not isinstance(said, dict):
+        raise _broken("processes")
+    argv = said.get("argv")
+    if not isinstance(argv, list) or len(argv) > MOST_WORDS:
+        raise _broken("argv")
+    exec_id = said.get("exec")
+    return Process(
+        pid=_number(said, "pid"),
+        ppid=_number(said, "ppid"),
+        session=_number(said, "session"),
+        uid=_number(said, "uid"),
+        name=plain(said.get("name"), 64),
+        argv=tuple(plain(word, 1024) for word in argv),
+        cut=said.get("cut") is True,
+        state=plain(said.get("state"), 1),
+        started=_number(said, "started_ns") / 1e9,
+        cpu=_number(said, "cpu_ns") / 1e9,
+        memory=_number(said, "memory"),
+        threads=_number(said, "threads"),
+        exec=None if exec_id is None else plain(exec_id, 128),
+        user=said.get("user") is True,
+    )
+
+
+def _number(said: dict[str, Any], name: str) -> int:
+    number = said.get(name)
+    if type(number) is not int or not 0 <= number < 1 << 63:
+        raise _broken(name)
+    return number
+
+
+def _broken(name: str) -> GuestError:
+    return GuestError("EPROTO", f"the agent's answer has no {name!r} that can be used")

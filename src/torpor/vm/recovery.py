@@ -1,0 +1,103 @@
+"""What an earlier program has left in a host's directory: adopted, started again, kept or ended."""
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from torpor.vm import manifest as documents
+from torpor.vm.aftermath import Aftermath
+from torpor.vm.disk import Layer, node_name
+from torpor.vm.endings import Cause, cause_of, explain_end, read_log
+from torpor.vm.errors import MachineDiedError, VmError
+from torpor.vm.jail import end_all
+from torpor.vm.launch import SAID, TRACE
+from torpor.vm.machine import Machine
+from torpor.vm.manifest import RECORD, MachineRecord
+from torpor.vm.thaw import Site
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What opening a host found and did with one machine that an earlier program had left.
+
+    ``snapshot`` is the one in which the disk of a machine that had ended was kept.
+    """
+
+    machine: str
+    outcome: Literal["adopted", "rebooted", "kept", "ended", "removed"]
+    why: str
+    snapshot: str | None = None
+
+
+async def recover_machine(
+    site: Site, successions: Aftermath, directory: Path
+) -> tuple[Recovered, Machine | None]:
+    """Do what is right with the machine in ``directory``; return it if it runs."""
+    try:
+        record = documents.read(MachineRecord, directory / RECORD)
+    except (VmError, OSError) as error:
+        return await _discard(site, directory, f"its record cannot be read: {error}")
+    if record.name != f"{site.name}{directory.name}":
+        # Of a home that this one was copied from: the process, if there is one, is that one's.
+        return await _discard(site, directory, "it belongs to another home")
+    if record.ending is not None and record.ending in site.store.ids():
+        return await _discard(site, directory, f"its snapshot {record.ending} is complete")
+    if record.removing:
+        return await _discard(site, directory, "it was to be ended")
+    alive = record.process is not None and record.process.alive()
+    if not record.ready:
+        why = "it had not been woken yet" if alive else "its process is gone"
+        return await _discard(site, directory, why)
+    if record.rebooting or not alive:
+        return await _succeed(site, successions, Machine(directory, replace(record, process=None)))
+    machine = Machine(directory, record)
+    try:
+        await machine.connect()
+        await _find_top(machine)
+        await machine.qmp.cont()
+        agent = await machine.attached()
+        await agent.resume()
+        machine.update(ending=None)
+    except (VmError, OSError, TimeoutError) as error:
+        await machine.remove()
+        return Recovered(directory.name, "ended", f"it could not be adopted: {error}"), None
+    return Recovered(directory.name, "adopted", "its process runs"), machine
+
+
+async def _succeed(
+    site: Site, successions: Aftermath, machine: Machine
+) -> tuple[Recovered, Machine | None]:
+    """Go on with a machine whose process went, or is being started again, with nobody there."""
+    await end_all(machine.record.name)  # one that was being started
+    trace = read_log(machine.directory / TRACE)
+    cause = Cause.REBOOT if machine.record.rebooting else cause_of(None, trace, "")
+    said = read_log(machine.directory / SAID)
+    reason = explain_end(machine.id, cause, machine.console, said)
+    end = await successions.decide(machine, cause, reason)
+    if end is None:
+        return Recovered(machine.id, "rebooted", "it was being rebooted from inside"), machine
+    await machine.disconnect()
+    shutil.rmtree(machine.directory, ignore_errors=True)
+    snapshot = end.snapshot if isinstance(end, MachineDiedError) else None
+    outcome: Literal["kept", "removed"] = "kept" if snapshot is not None else "removed"
+    return Recovered(machine.id, outcome, f"its process is gone: {end}", snapshot), None
+
+
+async def _find_top(machine: Machine) -> None:
+    """Note the top layer that QEMU really writes to, if a fork was cut off right after its
+    change."""
+    name = await machine.qmp.disk_top("root")
+    for file in machine.directory.glob("*.qcow2"):
+        new = Layer(file.stem, "qcow2", machine.record.top.size)
+        if node_name(new) == name and new != machine.record.top:
+            machine.promote_top(new)
+    for file in machine.directory.glob("*.qcow2"):
+        if file.name != machine.record.top.file_name:
+            file.unlink()
+
+
+async def _discard(site: Site, directory: Path, why: str) -> tuple[Recovered, None]:
+    ended = await end_all(f"{site.name}{directory.name}")
+    shutil.rmtree(directory, ignore_errors=True)
+    return Recovered(directory.name, "ended" if ended else "removed", why), None
