@@ -10,7 +10,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,24 @@ def guest(tmp_path: Path) -> Iterator[Guest]:
     started = Guest(tmp_path)
     yield started
     started.end()
+
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def server(serve: Serve, address: str = "127.0.0.1") -> AsyncIterator[int]:
+    """Serve on a port of this host's loopback, which is that of the agent here."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await serve(reader, writer)
+
+    started = await asyncio.start_server(served, address, 0)
+    yield started.sockets[0].getsockname()[1]
+    started.close()
+    for writer in writers:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()

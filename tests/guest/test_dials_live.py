@@ -1,40 +1,17 @@
 """Connections to ports under a real agent, see conftest.py."""
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.guest.conftest import Guest
+from tests.guest.conftest import Guest, server
 from torpor.guest import dials
 from torpor.vm import ChannelLostError, Command, Connection, GuestError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a cgroup namespace needs root")
-
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@asynccontextmanager
-async def server(serve: Serve, address: str = "127.0.0.1") -> AsyncIterator[int]:
-    """Serve on a port of this host's loopback, which is that of the agent here."""
-    writers: list[asyncio.StreamWriter] = []
-
-    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        await serve(reader, writer)
-
-    started = await asyncio.start_server(served, address, 0)
-    yield started.sockets[0].getsockname()[1]
-    started.close()
-    for writer in writers:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

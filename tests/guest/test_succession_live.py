@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import torpor.guest
-from tests.guest.conftest import Guest
+from tests.guest.conftest import Guest, server
 from torpor.vm import AgentCode, Command, Exec, GuestAgent, GuestError, Output, Terminal
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a cgroup namespace needs root")
@@ -64,34 +64,33 @@ async def test_commands_terminals_and_connections_go_on(guest: Guest, tmp_path: 
     counter = await agent.start(Command(("/bin/sh", "-c", COUNT), stdin=True))
     terminal = await agent.start(Command(("cat",), terminal=Terminal()))
     limited = await agent.start(Command(("sleep", "1000"), limit=4.0))
-    server = await asyncio.start_server(_greet, "127.0.0.1", 0)
-    connection = await agent.dial(server.sockets[0].getsockname()[1])
-    await counter.write(b"a\n")
-    await read_until(counter, b"1 a")
-    await terminal.write(b"typed\r")
-    await read_until(terminal, b"typed\r\ntyped\r\n")
+    async with server(_greet) as port:
+        connection = await agent.dial(port)
+        await counter.write(b"a\n")
+        await read_until(counter, b"1 a")
+        await terminal.write(b"typed\r")
+        await read_until(terminal, b"typed\r\ntyped\r\n")
 
-    for name in ("second", "third"):
-        agent = await replaced(guest, agent, pack(tmp_path, name))
-        for each in (counter, terminal, limited, connection):
-            await each.attach(agent.channel)
-        await counter.write(f"{name}\n".encode())
-        await read_until(counter, name.encode())
-        await terminal.write(f"{name}\r".encode())
-        await read_until(terminal, f"{name}\r\n{name}\r\n".encode())
-        await connection.write(name.encode())
-        assert await connection.read() == b"hello " + name.encode()
-        assert (await agent.run("echo", name)).stdout == f"{name}\n".encode()
+        for name in ("second", "third"):
+            agent = await replaced(guest, agent, pack(tmp_path, name))
+            for each in (counter, terminal, limited, connection):
+                await each.attach(agent.channel)
+            await counter.write(f"{name}\n".encode())
+            await read_until(counter, name.encode())
+            await terminal.write(f"{name}\r".encode())
+            await read_until(terminal, f"{name}\r\n{name}\r\n".encode())
+            await connection.write(name.encode())
+            assert await connection.read() == b"hello " + name.encode()
+            assert (await agent.run("echo", name)).stdout == f"{name}\n".encode()
 
-    await agent.resize(terminal.id, Terminal(10, 10))
-    await counter.close_stdin()
-    assert await read_until(counter, b"end") == b"end 3\n"
-    assert (await counter.wait()).ok
-    assert (await limited.wait()).timed_out
-    await terminal.close_stdin()
-    await terminal.wait()
-    connection.close()
-    server.close()
+        await agent.resize(terminal.id, Terminal(10, 10))
+        await counter.close_stdin()
+        assert await read_until(counter, b"end") == b"end 3\n"
+        assert (await counter.wait()).ok
+        assert (await limited.wait()).timed_out
+        await terminal.close_stdin()
+        await terminal.wait()
+        connection.close()
     await agent.channel.close()
 
 

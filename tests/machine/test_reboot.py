@@ -19,7 +19,7 @@ from torpor.vm import (
     RebootedError,
     VmError,
     Wanted,
-    succession,
+    aftermath,
 )
 
 pytestmark = pytest.mark.machine
@@ -110,8 +110,8 @@ async def test_a_reboot_in_the_middle_of_a_freeze_fails_the_freeze_only(
 async def test_too_many_reboots_end_the_machine_and_keep_its_disk(
     host: Host, machine: Machine, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(succession, "REBOOTS", 1)
-    host._aftermath._rebooted.default_factory = lambda: succession.deque(maxlen=1)
+    monkeypatch.setattr(aftermath, "REBOOTS", 1)
+    host._aftermath._rebooted.default_factory = lambda: aftermath.deque(maxlen=1)
     await machine.agent.shell(WRITE)
     await reboot(machine)
     await machine.agent.start(Command([BUSYBOX, "reboot"]))
