@@ -294,7 +294,7 @@ def test_an_import_of_a_file_that_ends_early_goes_on_with_the_whole(
     assert content_of(target, "one") == content_of(source, "one")
     assert arrived.resumed <= arrived.written
     if part > 0.9:
-        assert arrived.resumed > arrived.written / 2
+        assert arrived.resumed > 4 << 20
     assert not (target.root / "imports").exists()
 
 
