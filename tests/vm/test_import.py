@@ -693,6 +693,20 @@ def test_a_source_that_gives_a_few_bytes_at_a_time(file: Path, target: Store) ->
     assert target.ids() == ["one"]
 
 
+def test_what_comes_is_told_before_it_does(file: Path, target: Store) -> None:
+    told: list[Manifest] = []
+
+    def announce(found: Manifest) -> None:
+        told.append(found)
+        assert tree(target.root) == {}
+        raise KeyboardInterrupt  # as one might who does not like it
+
+    with pytest.raises(KeyboardInterrupt):
+        take(target, file, announce=announce)
+    assert [found.id for found in told] == ["one"]
+    assert tree(target.root) == {}
+
+
 def test_progress_is_told_in_bytes(source: Store, file: Path, target: Store) -> None:
     told: list[tuple[str, int, int]] = []
     report: Callable[[str, int, int], None] = lambda *each: told.append(each)  # noqa: E731
