@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -245,7 +246,7 @@ def test_a_file_that_is_there_is_not_overwritten(source: Store, tmp_path: Path) 
     assert (tmp_path / "file").stat().st_size > 1 << 20
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_an_export_that_was_cut_off_goes_on(
     source: Store, file: Path, tmp_path: Path, seed: int
 ) -> None:
@@ -278,12 +279,12 @@ def test_what_was_begun_of_another_snapshot_is_not_gone_on_with(
 # Imports that are cut off
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("part", [0.001, 0.1, 0.5, 0.8, 0.98])
 def test_an_import_of_a_file_that_ends_early_goes_on_with_the_whole(
-    source: Store, file: Path, target: Store, seed: int
+    source: Store, file: Path, target: Store, part: float
 ) -> None:
     whole = file.read_bytes()
-    cut = random.Random(seed).randrange(len(whole))
+    cut = int(len(whole) * part)
     before = tree(target.root)
     with pytest.raises(SnapshotError, match="not all there"):
         take(target, whole[:cut])
@@ -292,8 +293,8 @@ def test_an_import_of_a_file_that_ends_early_goes_on_with_the_whole(
     arrived = take(target, whole)
     assert content_of(target, "one") == content_of(source, "one")
     assert arrived.resumed <= arrived.written
-    if cut > 5 << 20:
-        assert arrived.resumed > 1 << 20
+    if part > 0.9:
+        assert arrived.resumed > 4 << 20
     assert not (target.root / "imports").exists()
 
 
@@ -372,7 +373,7 @@ def test_a_full_disk_is_told_before_anything_is_written(
 # Files that are damaged or lie
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(24))
 def test_a_flipped_bit_is_found(file: Path, target: Store, seed: int) -> None:
     content = bytearray(file.read_bytes())
     beginning = len(read_beginning(io.BytesIO(content))[1])
@@ -583,7 +584,16 @@ def test_a_bomb_is_not_unpacked(forged: Forged, target: Store) -> None:
     piece, _ = forged.pieces[0]
     digest = hashlib.sha256(bomb).digest()
     forged.pieces[0] = (replace(piece, packed=len(bomb), sha256=digest), bomb)
-    refused(target, forged, "does not hold what its header says")
+    content = forged.write()
+    tracemalloc.start()
+    try:
+        with pytest.raises(SnapshotError, match="does not hold what its header says"):
+            take(target, content)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 100 << 20
+    assert tree(target.root) == {}
 
 
 def test_a_window_of_gigabytes_is_refused(forged: Forged, target: Store) -> None:
@@ -681,6 +691,20 @@ class Slow(io.RawIOBase):
 def test_a_source_that_gives_a_few_bytes_at_a_time(file: Path, target: Store) -> None:
     import_snapshot(target, cast("BinaryIO", Slow(file.read_bytes())))
     assert target.ids() == ["one"]
+
+
+def test_what_comes_is_told_before_it_does(file: Path, target: Store) -> None:
+    told: list[Manifest] = []
+
+    def announce(found: Manifest) -> None:
+        told.append(found)
+        assert tree(target.root) == {}
+        raise KeyboardInterrupt  # as one might who does not like it
+
+    with pytest.raises(KeyboardInterrupt):
+        take(target, file, announce=announce)
+    assert [found.id for found in told] == ["one"]
+    assert tree(target.root) == {}
 
 
 def test_progress_is_told_in_bytes(source: Store, file: Path, target: Store) -> None:

@@ -15,7 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from torpor.settings import Places
-    from torpor.vm import Accelerator, Store
+    from torpor.vm import Accelerator, Manifest, Store
 
 
 async def rows(places: "Places") -> list[dict[str, Any]]:
@@ -168,14 +168,25 @@ async def imported(places: "Places", file: str, name: str | None) -> tuple[Any, 
     from torpor.vm.importing import import_snapshot
     from torpor.vm.stoppable import stoppable
 
+    accelerator = await _accelerator(places)
+
+    def announce(found: "Manifest") -> None:
+        verdict = judge(found, accelerator) if accelerator is not None else None
+        if verdict is not None and not verdict.thaws:
+            typer.secho(f"{verdict.why} {verdict.todo}", fg=typer.colors.YELLOW, err=True)
+
     async with _to_change(places) as store:
         with Shown() as shown, _opened(file) as source:
             made = await stoppable(
                 lambda check: import_snapshot(
-                    store, source, name=name, report=_report(shown), check=check
+                    store,
+                    source,
+                    name=name,
+                    announce=announce,
+                    report=_report(shown),
+                    check=check,
                 )
             )
-    accelerator = await _accelerator(places)
     return made, judge(made.manifest, accelerator) if accelerator is not None else None
 
 

@@ -65,18 +65,21 @@ def import_snapshot(
     source: BinaryIO,
     *,
     name: str | None = None,
+    announce: Callable[[Manifest], None] = lambda _: None,
     report: Report = silent,
     check: Callable[[], None] = lambda: None,
 ) -> Imported:
     """Add the snapshot in ``source``, a file or a pipe, to a store; it is durable then. Blocks.
 
-    ``name`` is the id that it gets instead of its own. ``check`` is called between pieces and may
+    ``name`` is the id that it gets instead of its own. ``announce`` is told what comes, before any
+    of it does. ``check`` is called between pieces and may
     raise; the same import goes on there later. Raises :exc:`SnapshotError` and OSError; the store's
     snapshots are then as they were.
     """
     index, beginning = read_beginning(source)
     index = renamed(index, name)
     check_index(index)
+    announce(index.manifest)
     key = hashlib.sha256(beginning + index.manifest.id.encode()).hexdigest()
     directory = store.root / IMPORTS / key
     if _has(store, index):
