@@ -50,7 +50,6 @@ class Agent:
             "exec.signal": self._execs.signal,
             "exec.resize": self._execs.resize,
             "exec.list": lambda _: self._execs.list(),
-            "file.stat": files.status,
         }
         self._answered_later = {"exec.start": self._execs.start, "dial": self._dials.start}
 
@@ -93,10 +92,8 @@ class Agent:
         match wanted["op"]:
             case "wake":
                 return self._rest.wake(wanted, received_ns), b""
-            case "file.read":
-                return files.read(wanted)
-            case "file.write":
-                return files.write(wanted, blob), b""
+            case op if op in files.OPS:
+                return files.do(op, wanted, blob)
             case op if op in self._simple:
                 return self._simple[op](wanted), b""
             case other:
