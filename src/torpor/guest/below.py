@@ -25,29 +25,37 @@ class Below:
         self.root = os.open(path, DIRECTORY)
         at_top = os.path.samestat(os.fstat(self.root), os.stat("/"))
         self._resolve = NO_MAGIC_LINKS | (IN_ROOT if at_top else BENEATH)
-        self._last: tuple[bytes, int] | None = None
+        self._path: bytes | None = None
+        self._found = -1
 
     def directory(self, path: bytes, *, make: bool = False) -> int:
         """Return a descriptor of the directory at ``path``, good until the next call; with
         ``make`` those that are missing are made. Raises OSError, EXDEV if it leads out."""
-        if self._last is not None:
-            if self._last[0] == path:
-                return self._last[1]
-            os.close(self._last[1])
-            self._last = None
+        if path == self._path:
+            return self._found
         try:
             fd = self._open(path or b".")
         except FileNotFoundError:
             if not make:
                 raise
-            above, _, name = path.rpartition(b"/")
-            parent = self.directory(above, make=True)
-            os.mkdir(name, 0o755, dir_fd=parent)
-            fd = self._open(path)
-            if self._last is not None:
-                os.close(self._last[1])
-        self._last = (path, fd)
+            fd = self._make(path)
+        if self._found >= 0:
+            os.close(self._found)
+        self._path, self._found = path, fd
         return fd
+
+    def _make(self, path: bytes) -> int:
+        """Make a directory and those above it that are missing, and open it."""
+        parts = path.split(b"/")
+        for count in range(1, len(parts) + 1):
+            above = self._open(b"/".join(parts[: count - 1]) or b".")
+            try:
+                os.mkdir(parts[count - 1], 0o755, dir_fd=above)
+            except FileExistsError:
+                pass
+            finally:
+                os.close(above)
+        return self._open(path)
 
     def _open(self, path: bytes) -> int:
         how = struct.pack("QQQ", DIRECTORY, 0, self._resolve)

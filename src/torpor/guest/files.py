@@ -245,8 +245,8 @@ def remove(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def change(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Change what is given of ``owner`` (``user`` or ``user:group``, as names or numbers), ``mode``,
-    ``size`` and ``mtime_ns``, in this order. Links are followed. Raises OSError, ValueError."""
+    """Change what is given of ``owner`` (``user`` or ``user:group``), ``mode``, ``size`` and
+    ``mtime_ns``, in this order. Links are followed. Raises OSError, ValueError."""
     path = wanted["path"]
     if wanted.get("owner") is not None:
         owner = find_user(str(wanted["owner"]))

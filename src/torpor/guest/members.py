@@ -119,7 +119,7 @@ def read_members(source: Source) -> Iterator[Member]:
             else:
                 records += tar.parse_records(data)
             continue
-        if member.type == GNU_SPARSE:
+        if member.type == tar.GNU_SPARSE:
             _read_old_map(source, block, member)
         member.name = names.get(GNU_NAME, member.name)
         member.target = names.get(GNU_TARGET, member.target)

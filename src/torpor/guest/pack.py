@@ -28,11 +28,11 @@ NAMED = 20
 
 def pack(
     path: str,
-    name: str | None = None,
+    root: str | None = None,
     exclude: Sequence[str] = (),
     one_file_system: bool = False,
 ) -> None:
-    """Write what is at ``path`` to standard output as a tar archive, under ``name`` (its own if
+    """Write what is at ``path`` to standard output as a tar archive, under the name ``root`` (its own if
     None; ``.`` leaves the leading directory away).
 
     The last line of standard error says how many ``members`` there were, and which ``changed``
@@ -41,22 +41,16 @@ def pack(
     widen_pipe(1)
     found = os.lstat(path)
     own = os.path.basename(os.path.normpath(path))
-    packer = _Packer((own or ".") if name is None else name)
-    above = os.open(os.path.dirname(path.rstrip("/")) or ("/" if path[0] == "/" else "."),
-                    DIRECTORY & ~os.O_NOFOLLOW)  # fmt: skip
-    if not stat.S_ISDIR(found.st_mode):
-        packer.add(Entry(above, own, "", found))
-    else:
-        root = os.open(path, DIRECTORY & ~os.O_NOFOLLOW)
-        packer.add(Entry(root, ".", "", os.fstat(root)))
-        is_wanted = excluding(exclude)
-        for entry in walk(
-            root,
-            wanted=lambda entry: (
-                is_wanted(entry) and (not one_file_system or entry.status.st_dev == found.st_dev)
-            ),
-        ):
+    packer = _Packer((own or ".") if root is None else root)
+    if stat.S_ISDIR(found.st_mode):
+        top = os.open(path, DIRECTORY)
+        packer.add(Entry(top, ".", "", os.fstat(top)))
+        device = found.st_dev if one_file_system else None
+        for entry in walk(top, wanted=excluding(exclude, device)):
             packer.add(entry)
+    else:
+        above = os.open(os.path.dirname(path) or ".", DIRECTORY & ~os.O_NOFOLLOW)
+        packer.add(Entry(above, own, "", found))
     packer.end()
 
 
@@ -156,15 +150,16 @@ class _Packer:
             member.stored = len(start) + sum(size for _, size in ranges)
             self._header(member)
             self._gathered += start
-            whole = all([self._copy(fd, offset, size) for offset, size in ranges])
+            missing = sum(self._copy(fd, offset, size) for offset, size in ranges)
             self._gathered += tar.padding(member.stored)
         finally:
             os.close(fd)
-        if not whole:
+        if missing:
             self._note_change(entry.path)
 
-    def _copy(self, fd: int, offset: int, size: int) -> bool:
-        """Write ``size`` bytes of a file; return whether there were as many."""
+    def _copy(self, fd: int, offset: int, size: int) -> int:
+        """Write ``size`` bytes of a file; return how many are zeros because it has become
+        shorter."""
         end = offset + size
         if size > SMALL:
             self._flush()
@@ -181,7 +176,7 @@ class _Packer:
             self._gathered += bytes(min(end - offset, SMALL))
             offset += min(end - offset, SMALL)
             self._flush_if_due()
-        return not missing
+        return missing
 
     def _header(self, member: Member) -> None:
         self._members += 1

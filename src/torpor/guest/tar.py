@@ -25,6 +25,14 @@ _RECORD = re.compile(rb"(\d{1,20}) ")
 _TIME = re.compile(rb"(-?)(\d{1,18})(?:\.(\d*))?")
 _DECIMAL = re.compile(rb"\d{1,20}")
 SECOND = 1_000_000_000
+NUMBERS = {
+    b"uid": ("uid",),
+    b"gid": ("gid",),
+    b"size": ("stored", "size"),
+    b"GNU.sparse.size": ("size",),  # after "size", which is of what is stored
+    b"GNU.sparse.realsize": ("size",),
+}
+"""Records that are numbers, and of what."""
 
 
 class ArchiveError(ValueError):
@@ -85,8 +93,8 @@ def encode_header(member: Member) -> bytes:
     seconds, rest = divmod(member.mtime_ns, SECOND)
     if rest or not 0 <= seconds < 8**11:
         records.append((b"mtime", _encode_time(member.mtime_ns)))
-    for key, value in member.xattrs.items():
-        records.append((b"SCHILY.xattr." + _encode_key(key), value))
+    for name, value in member.xattrs.items():
+        records.append((b"SCHILY.xattr." + _encode_key(name), value))
     block = _block(member, header_name, seconds if 0 <= seconds < 8**11 else 0)
     return encode_records(records, member.name) + block if records else block
 
@@ -251,37 +259,25 @@ def parse_records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 def apply_records(member: Member, records: Sequence[tuple[bytes, bytes]]) -> None:
     """Put what extended headers say in place of what the block says. Raises
     :exc:`ArchiveError`."""
-    ranges: list[int] = []
-    name = None
-    for key, value in records:
-        if key == b"path":
-            member.name = value
-        elif key == b"linkpath":
-            member.target = value
-        elif key == b"size":
-            member.stored = member.size = parse_decimal(value)
-        elif key == b"uid":
-            member.uid = parse_decimal(value)
-        elif key == b"gid":
-            member.gid = parse_decimal(value)
-        elif key == b"mtime":
-            member.mtime_ns = parse_time(value)
-        elif key.startswith(b"SCHILY.xattr."):
-            member.xattrs[_decode_key(key.removeprefix(b"SCHILY.xattr."))] = value
-        elif key == b"GNU.sparse.name":
-            name = value
-        elif key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):  # version 0.0
-            ranges.append(parse_decimal(value))
-        elif key == b"GNU.sparse.map":  # version 0.1
-            ranges = [parse_decimal(each) for each in value.split(b",") if each]
-    if name is not None:
-        member.name = name
-    if ranges:
-        member.map = pairs(ranges)
-    # Last: "size" is that of what is stored, and may come after these.
-    for key, value in records:
-        if key in (b"GNU.sparse.size", b"GNU.sparse.realsize"):
-            member.size = parse_decimal(value)
+    said = dict(records)
+    member.name = said.get(b"GNU.sparse.name", said.get(b"path", member.name))
+    member.target = said.get(b"linkpath", member.target)
+    for key, names in NUMBERS.items():
+        if key in said:
+            for name in names:
+                setattr(member, name, parse_decimal(said[key]))
+    if b"mtime" in said:
+        member.mtime_ns = parse_time(said[b"mtime"])
+    prefix = b"SCHILY.xattr."
+    for key, value in said.items():
+        if key.startswith(prefix):
+            member.xattrs[_decode_key(key.removeprefix(prefix))] = value
+    numbers = said.get(b"GNU.sparse.map", b"").split(b",")  # version 0.1
+    if b"GNU.sparse.numbytes" in said:  # version 0.0 says each number in a record
+        ranges = (b"GNU.sparse.offset", b"GNU.sparse.numbytes")
+        numbers = [value for key, value in records if key in ranges]
+    if numbers != [b""]:
+        member.map = pairs([parse_decimal(each) for each in numbers])
 
 
 def pairs(numbers: Sequence[int]) -> list[tuple[int, int]]:

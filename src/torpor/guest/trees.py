@@ -18,6 +18,8 @@ from torpor.guest.files import describe_status
 from torpor.guest.work import write_all, write_line
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""What a directory's name gives that is gone meanwhile, or that is no directory any more."""
 LINES = 32 << 10
 """Characters of a listing that are written at once."""
 
@@ -52,7 +54,9 @@ def walk(
     failed: Callable[[str, OSError], None] = _fail,
     leaving: bool = False,
 ) -> Iterator[Entry]:
-    """Yield what is below the directory ``root``, each directory before what is in it.
+    """Yield what is below the directory ``root``: of each directory first the files, then each
+    directory in it followed at once by what is in that. (GNU tar gives a directory its time when
+    an archive goes on outside of it.)
 
     What is not ``wanted`` is neither yielded nor entered. What vanishes meanwhile is left out;
     what cannot be read goes to ``failed``. With ``leaving`` a directory is yielded once more after
@@ -60,52 +64,60 @@ def walk(
     """
     fd = os.open(".", DIRECTORY, dir_fd=root)
     found = os.fstat(fd)
-    top = Entry(-1, "", "", found)
-    levels = [_Level(top, found.st_dev, found.st_ino, [])]
+    levels = [_Level(Entry(-1, "", "", found), found.st_dev, found.st_ino, [])]
     try:
-        yield from _scan(fd, levels[-1], wanted, failed)
+        yield from _files(fd, levels[-1], wanted, failed)
         while True:
-            level = levels[-1]
-            if level.rest:
-                entry = level.rest.pop()
+            if levels[-1].rest:
+                entry = levels[-1].rest.pop()._replace(directory=fd)
+                yield entry
                 try:
                     inner = os.open(entry.name, DIRECTORY, dir_fd=fd)
-                except FileNotFoundError:
-                    continue
                 except OSError as error:
-                    if error.errno not in (errno.ENOTDIR, errno.ELOOP):  # exchanged meanwhile
+                    if error.errno not in VANISHED:
                         failed(entry.path, error)
                     continue
                 os.close(fd)
                 fd = inner
                 found = os.fstat(fd)
                 levels.append(_Level(entry, found.st_dev, found.st_ino, []))
-                yield from _scan(fd, levels[-1], wanted, failed)
-                continue
-            if len(levels) == 1:
+                yield from _files(fd, levels[-1], wanted, failed)
+            elif len(levels) > 1:
+                left = levels.pop().entry
+                fd = _climb(fd, levels[-1])
+                if leaving:
+                    yield Entry(fd, left.name, left.path, left.status, left=True)
+            else:
                 return
-            left = levels.pop().entry
-            fd = _climb(fd, levels[-1])
-            if leaving:
-                yield Entry(fd, left.name, left.path, left.status, left=True)
     finally:
         os.close(fd)
 
 
-def _scan(
+def _files(
     fd: int,
     level: _Level,
     wanted: Callable[[Entry], bool],
     failed: Callable[[str, OSError], None],
 ) -> Iterator[Entry]:
-    above = f"{level.entry.path}/" if level.entry.path else ""
+    """Yield what is in one directory but for the directories, which are put aside."""
+    for entry in scan(fd, level.entry.path, failed):
+        if wanted(entry):
+            if stat.S_ISDIR(entry.status.st_mode):
+                level.rest.append(entry)
+            else:
+                yield entry
+
+
+def scan(fd: int, path: str, failed: Callable[[str, OSError], None]) -> Iterator[Entry]:
+    """Yield what is in the directory ``fd``, which has this path."""
+    above = f"{path}/" if path else ""
     try:
-        scan = os.scandir(fd)
+        entries = os.scandir(fd)
     except OSError as error:
-        failed(level.entry.path, error)
+        failed(path, error)
         return
-    with scan:
-        for each in scan:
+    with entries:
+        for each in entries:
             try:
                 found = os.stat(each.name, dir_fd=fd, follow_symlinks=False)
             except FileNotFoundError:
@@ -113,11 +125,7 @@ def _scan(
             except OSError as error:
                 failed(above + each.name, error)
                 continue
-            entry = Entry(fd, each.name, above + each.name, found)
-            if wanted(entry):
-                if stat.S_ISDIR(found.st_mode):
-                    level.rest.append(entry)
-                yield entry
+            yield Entry(fd, each.name, above + each.name, found)
 
 
 def _climb(fd: int, level: _Level) -> int:
@@ -131,11 +139,10 @@ def _climb(fd: int, level: _Level) -> int:
     return above
 
 
-def excluding(patterns: Sequence[str]) -> Callable[[Entry], bool]:
+def excluding(patterns: Sequence[str], device: int | None = None) -> Callable[[Entry], bool]:
     """Return what tells whether an entry matches none of ``patterns``: one with a slash is for the
-    path from the tree's root, one without for the name. Stars match slashes too."""
-    if not patterns:
-        return lambda _entry: True
+    path from the tree's root, one without for the name. Stars match slashes too. With ``device``
+    it must be in that file system too."""
     paths = [fnmatch.translate(each.lstrip("/")) for each in patterns if "/" in each]
     names = [fnmatch.translate(each) for each in patterns if "/" not in each]
     path, name = (re.compile("|".join(each)) if each else None for each in (paths, names))
@@ -144,6 +151,7 @@ def excluding(patterns: Sequence[str]) -> Callable[[Entry], bool]:
         return not (
             (path is not None and path.match(entry.path))
             or (name is not None and name.match(entry.name))
+            or (device is not None and entry.status.st_dev != device)
         )
 
     return wanted
@@ -165,10 +173,14 @@ def list_directory(
     root = os.open(path, DIRECTORY & ~os.O_NOFOLLOW)
     is_wanted = excluding(exclude)
     unread: list[tuple[str, OSError]] = []
+
+    def failed(where: str, why: OSError) -> None:
+        unread.append((where, why))
+
     if recursive:
-        entries = walk(root, wanted=is_wanted, failed=lambda *each: unread.append(each))
+        entries = walk(root, wanted=is_wanted, failed=failed)
     else:
-        entries = _one_directory(root, is_wanted, unread)
+        entries = filter(is_wanted, scan(root, "", failed))
     for entry in entries:
         line = _line({"path": entry.path, **_describe(entry, digest)})
         lines.append(line)
@@ -182,16 +194,6 @@ def list_directory(
             size = 0
     lines += [_line({"path": where, "error": describe(why)}) for where, why in unread]
     write_all("".join(lines).encode("ascii"))
-
-
-def _one_directory(
-    root: int, wanted: Callable[[Entry], bool], unread: list[tuple[str, OSError]]
-) -> Iterator[Entry]:
-    found = os.fstat(root)
-    level = _Level(Entry(-1, "", "", found), found.st_dev, found.st_ino, [])
-    for entry in _scan(root, level, wanted, lambda *each: unread.append(each)):
-        level.rest.clear()
-        yield entry
 
 
 def _line(value: dict[str, Any]) -> str:

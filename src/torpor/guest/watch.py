@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from torpor.guest.trees import DIRECTORY, walk
+from torpor.guest.trees import DIRECTORY, VANISHED, walk
 from torpor.guest.work import write_line
 
 MODIFY, ATTRIBUTES, CLOSE_WRITE = 0x2, 0x4, 0x8
@@ -39,8 +39,6 @@ PLAIN = {
     CREATE: "created",
     DELETE: "deleted",
 }
-VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""What a name gives that is gone meanwhile, or is no directory any more."""
 LIMIT = 8192
 """Directories that are watched unless another number is asked for."""
 PAIR_MS = 20

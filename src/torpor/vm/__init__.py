@@ -8,7 +8,7 @@ machine = await host.thaw(frozen.manifest.id)
 """
 
 from torpor.vm.accelerator import Accelerator, probe
-from torpor.vm.agent import FileStatus, GuestAgent, Identity, Result
+from torpor.vm.agent import GuestAgent, Identity, Result
 from torpor.vm.errors import (
     ChannelLostError,
     FreezeError,
@@ -20,6 +20,7 @@ from torpor.vm.errors import (
     VmError,
 )
 from torpor.vm.execs import Command, Connection, Exec, Exit, Terminal
+from torpor.vm.files import Files, FileStatus, Listed
 from torpor.vm.flows import STDERR, STDOUT, Gap, Output
 from torpor.vm.freeze import Frozen, Times
 from torpor.vm.host import Forked, Host, Recovered
@@ -31,6 +32,7 @@ from torpor.vm.new_snapshot import Wanted
 from torpor.vm.shape import MIB, SIZES, Shape
 from torpor.vm.store import Collected, Store
 from torpor.vm.thaw import BootWanted
+from torpor.vm.works import Packing, Unpacking, Watch, Work
 
 __all__ = [
     "MIB",
@@ -47,6 +49,7 @@ __all__ = [
     "Exec",
     "Exit",
     "FileStatus",
+    "Files",
     "Forked",
     "FreezeError",
     "Frozen",
@@ -58,10 +61,12 @@ __all__ = [
     "Identity",
     "Jail",
     "LaunchError",
+    "Listed",
     "Machine",
     "MachineDiedError",
     "Manifest",
     "Output",
+    "Packing",
     "Recovered",
     "Result",
     "Shape",
@@ -70,8 +75,11 @@ __all__ = [
     "Terminal",
     "ThawTimes",
     "Times",
+    "Unpacking",
     "VmError",
     "Wanted",
+    "Watch",
+    "Work",
     "detect",
     "probe",
 ]
