@@ -32,7 +32,7 @@ def pack(
     exclude: Sequence[str] = (),
     one_file_system: bool = False,
 ) -> None:
-    """Write what is at ``path`` to standard output as a tar archive, under the name ``root`` (its own if
+    """Write what is at ``path`` to standard output as a tar archive, as ``root`` (its own name if
     None; ``.`` leaves the leading directory away).
 
     The last line of standard error says how many ``members`` there were, and which ``changed``

@@ -291,16 +291,16 @@ class _Watch:
             os.close(root)
 
     def _overflow(self) -> None:
-        """Tell that something was missed, and begin anew: nothing that is known need be so.
+        """Begin anew, for nothing that is known need be so, and tell that something was missed.
 
-        Whoever keeps account of what is there has to look anew too.
+        It is told last: whoever keeps account looks anew then, and what happens later is told.
         """
-        write_line({"event": "overflow"})
         for node in list(self._top.children.values()):
             self._drop(node)
         self._top.children.clear()
         self._top.told.clear()
         self._look_from_top()
+        write_line({"event": "overflow"})
 
     def _look_from_top(self) -> None:
         if not (self._recursive and self._root_is_directory):

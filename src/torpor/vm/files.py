@@ -281,9 +281,9 @@ def status_of(said: dict[str, Any]) -> FileStatus:
     for name in ("major", "minor"):
         numbers[name] = transfers.number(said, name) if name in said else 0
     kind, target = said.get("type"), said.get("target")
-    if kind not in TYPES or not isinstance(target, str | None):
+    if not isinstance(kind, str) or kind not in TYPES or not isinstance(target, str | None):
         raise transfers.broken("type")
-    return FileStatus(type=str(kind), target=target, **numbers)
+    return FileStatus(type=kind, target=target, **numbers)
 
 
 def _listed(line: dict[str, Any]) -> Listed:

@@ -154,6 +154,7 @@ async def download(channel: Channel, about: dict[str, Any], target: Path, resume
     try:
         done = os.fstat(fd).st_size
         while True:
+            begun = done
             wanted = about | {"offset": done}
             answer, _ = await channel.request("file.ranges", wanted)
             size, following = number(answer, "size"), number(answer, "next")
@@ -166,10 +167,10 @@ async def download(channel: Channel, about: dict[str, Any], target: Path, resume
                     done = start
             if not done <= following <= size:
                 raise broken("next")
+            if begun == following < size:  # it would be asked for ever
+                raise broken("next")
             if following > done:
                 await asyncio.to_thread(os.ftruncate, fd, following)
-            elif following < size:
-                raise broken("next")
             done = following
             if done == size:
                 return size
