@@ -27,6 +27,12 @@ KEPT = {
     "exec_roundtrip": 0.05,
     "idle_machine_mib": 45.0,
     "idle_machine_cpu": 0.4,
+    "channel_out_32mib": 3.0,
+    "channel_in_32mib": 4.0,
+    "file_read_32mib": 4.9,
+    "file_write_32mib": 6.6,
+    "tar_out_32mib": 4.9,
+    "tar_in_32mib": 6.6,
 }
 
 
@@ -66,6 +72,11 @@ def test_all_promises_can_be_kept() -> None:
         ({"exec_roundtrip": 0.061}, ["S9"]),
         ({"idle_machine_mib": 48.1}, ["S10"]),
         ({"idle_machine_cpu": 0.51}, ["S11"]),
+        ({"file_read_32mib": 5.1}, ["S12"]),
+        ({"file_write_32mib": 6.7}, ["S13"]),
+        ({"tar_out_32mib": 5.1}, ["S14"]),
+        ({"tar_in_32mib": 6.7}, ["S15"]),
+        ({"channel_out_32mib": 2.9}, ["S12", "S14"]),
     ],
 )
 def test_a_promise_that_is_not_kept_is_told(changed: dict[str, float], numbers: list[str]) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from torpor.images import silent
+from torpor.lab.archives import archived
 from torpor.vm import Host, Machine, Unpacking, Wanted
 
 pytestmark = pytest.mark.machine
@@ -90,6 +92,21 @@ async def test_an_archive_goes_in_and_out_through_freezes(host: Host, machine: M
             "./big": data,
             "./small": sparse,
         }
+
+
+async def test_what_the_soak_does_with_gibibytes_is_right_with_a_few_mib(
+    host: Host, machine: Machine
+) -> None:
+    freezes = 0
+
+    async def cycle(each: Machine) -> Machine:
+        nonlocal freezes
+        freezes += 1
+        return await frozen_and_thawed(host, each)
+
+    _, check = await archived(machine, 8, cycle, silent)
+    assert check.ok, check.seen
+    assert freezes >= 6
 
 
 async def test_a_watch_goes_on_through_a_freeze(host: Host, machine: Machine) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from torpor.images import Report
-from torpor.lab.benches import disk, forks, freed, idle, memory, pause, start
+from torpor.lab.benches import disk, forks, freed, idle, memory, pause, start, transfer
 from torpor.lab.figures import Notebook, Results, Row
 from torpor.lab.laboratory import Laboratory
 from torpor.vm.accelerator import cpu_model
@@ -21,6 +21,7 @@ GROUPS = (
     memory.GROUP,
     freed.GROUP,
     forks.GROUP,
+    transfer.GROUP,
     idle.EXEC_GROUP,
     idle.IDLE_GROUP,
 )

@@ -49,6 +49,9 @@ class Promise:
 
 
 FLAT = "freeze_64mib_of_128"
+OUT = Bound(factor=1 / 0.6, of="channel_out_32mib")
+IN = Bound(factor=1 / 0.6, of="channel_in_32mib")
+"""At least 60 % of what the channel carries."""
 PROMISES = (
     Promise(
         "S1",
@@ -78,6 +81,10 @@ PROMISES = (
     Promise("S9", "exec_roundtrip", Bound(0.060), Bound(0.020)),
     Promise("S10", "idle_machine_mib", Bound(48.0), Bound(48.0)),
     Promise("S11", "idle_machine_cpu", Bound(0.5), Bound(0.5)),
+    Promise("S12", "file_read_32mib", OUT, OUT),
+    Promise("S13", "file_write_32mib", IN, IN),
+    Promise("S14", "tar_out_32mib", OUT, OUT),
+    Promise("S15", "tar_in_32mib", IN, IN),
 )
 
 NEEDED = frozenset(
