@@ -79,6 +79,14 @@ async def test_a_piece_that_is_none(guest: Guest, channel: Channel, said: Any) -
     await broken(guest, Files(channel).read("/f"), said)
 
 
+async def test_a_short_piece_is_not_the_end_of_a_file(guest: Guest, channel: Channel) -> None:
+    said = [({"size": 0, "end": False}, b"of "), ({"size": 0, "end": False}, b"the kernel")]
+    data, _ = await both(
+        Files(channel).read("/proc/f"), answers(guest, *said, ({"size": 0, "end": False}, b""))
+    )
+    assert data == b"of the kernel"
+
+
 async def test_a_file_without_end_ends_at_the_limit(guest: Guest, channel: Channel) -> None:
     async def endless() -> None:
         while True:
