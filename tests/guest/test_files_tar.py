@@ -550,6 +550,14 @@ def test_a_kind_that_is_not_known_is_passed_over(tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / "into").iterdir()] == ["f"]
 
 
+def test_a_checksum_of_signed_bytes_is_one() -> None:
+    block = bytearray(tar.encode_header(Member(b"caf\xe9", tar.FILE))[-512:])
+    block[148:156] = b" " * 8
+    total = sum(byte - 256 if byte > 127 else byte for byte in block)
+    block[148:156] = b"%06o\0 " % total
+    assert tar.parse_block(bytes(block)).name == b"caf\xe9"
+
+
 @given(st.binary(max_size=600), st.integers(0, 511), st.binary(min_size=1, max_size=12))
 def test_no_header_breaks_the_reader(data: bytes, at: int, change: bytes) -> None:
     block = bytearray(tar.encode_header(Member(b"f", tar.FILE)))

@@ -193,8 +193,9 @@ def parse_block(block: bytes) -> Member:
     """Return what one header block says. Raises :exc:`ArchiveError`."""
     given = parse_number(block[148:156])
     blank = block[:148] + b" " * 8 + block[156:]
-    # Some old tars took bytes as signed.
-    if given not in (sum(blank), sum(byte - 256 if byte > 127 else byte for byte in blank)):
+    total = sum(blank)
+    # Some old tars took bytes as signed. Rarely needed, and slow: only if the other does not fit.
+    if given != total and given != total - 256 * sum(byte > 127 for byte in blank):
         raise ArchiveError("a header with a wrong checksum: this is no tar archive, or damaged")
     size = parse_number(block[124:136])
     name = _until_zero(block[:100])
