@@ -6,6 +6,7 @@ bytes are cut off anywhere, in both directions.
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +82,27 @@ class Guest:
         self.port.close()
         self.process.kill()
         self.process.wait()
+
+
+WORK = """
+import json, sys
+from torpor.guest.work import do_work
+sys.exit(do_work(json.loads(sys.argv[1])))
+"""
+
+
+def work(
+    name: str, *, stdin: bytes = b"", fails: str | None = None, **arguments: Any
+) -> tuple[bytes, dict[str, Any]]:
+    """Do work in a process of its own, as the spawner would; return what it wrote and its report.
+
+    ``fails`` is the code of the error with which it is to end.
+    """
+    line = [sys.executable, "-c", WORK, json.dumps({"name": name, **arguments})]
+    done = subprocess.run(line, input=stdin, capture_output=True, timeout=120, check=False)
+    said = json.loads(done.stderr.splitlines()[-1]) if done.stderr else {}
+    assert (done.returncode, said.get("code")) == ((1, fails) if fails else (0, None)), done.stderr
+    return done.stdout, said
 
 
 @pytest.fixture

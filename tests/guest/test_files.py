@@ -45,7 +45,8 @@ def test_pieces_land_where_they_were_sent(file: Path, pieces: list[tuple[int, by
             model[offset : offset + len(data)] = data
     assert read(file) == bytes(model)
     assert read(file, 7, 20) == bytes(model[7:27])
-    assert files.read({"path": str(file), "offset": 0, "size": 1})[0] == {"size": len(model)}
+    told = files.read({"path": str(file), "offset": 0, "size": 1})[0]
+    assert told == {"size": len(model), "end": len(model) == 1}
 
 
 def test_a_reply_is_never_larger_than_a_frame_takes(file: Path) -> None:
@@ -134,6 +135,132 @@ def test_status_is_that_of_the_link_itself(tmp_path: Path, file: Path) -> None:
     assert found["size"] == 5
     assert found["mtime_ns"] == file.stat().st_mtime_ns
     assert (found["uid"], found["gid"]) == (os.getuid(), os.getgid())
-    assert stat.S_ISLNK(files.status({"path": str(link)})["mode"])
+    assert found["type"] == "file"
+    told = files.status({"path": str(link)})
+    assert stat.S_ISLNK(told["mode"])
+    assert (told["type"], told["target"]) == ("link", str(file))
+    assert files.status({"path": str(link), "follow": True}) == files.status({"path": str(file)})
     with pytest.raises(FileNotFoundError):
         files.status({"path": str(tmp_path / "none")})
+
+
+def test_status_of_a_device_has_its_numbers(tmp_path: Path) -> None:
+    found = files.status({"path": "/dev/null"})
+    assert (found["type"], found["major"], found["minor"]) == ("character", 1, 3)
+
+
+def test_a_file_that_does_not_know_its_size_is_read_to_its_end() -> None:
+    wanted = {"path": "/proc/self/status", "offset": 0, "size": 1 << 20}
+    told, data = files.read(wanted)
+    assert not told["end"]
+    assert data.startswith(b"Name:")
+    assert files.read(wanted | {"offset": len(data)})[1] == b""
+
+
+# Names
+
+
+def test_a_directory_has_the_mode_that_was_asked_for(tmp_path: Path, cautious_umask: None) -> None:
+    path = tmp_path / "made"
+    files.make_directory({"path": str(path), "mode": 0o2775})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o2775
+    with pytest.raises(FileExistsError):
+        files.make_directory({"path": str(path)})
+    assert files.make_directory({"path": str(path), "parents": True}) == {"made": False}
+    deep = tmp_path / "a/b/c"
+    with pytest.raises(FileNotFoundError):
+        files.make_directory({"path": str(deep)})
+    files.make_directory({"path": f"{deep}/", "parents": True})
+    assert deep.is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        files.make_directory({"path": str(tmp_path / "file"), "parents": True})
+
+
+def test_a_move_replaces_or_is_refused(tmp_path: Path, file: Path) -> None:
+    other = tmp_path / os.fsdecode(b"\xff other")
+    file.write_text("new")
+    other.write_text("old")
+    with pytest.raises(FileExistsError):
+        files.move({"path": str(file), "to": str(other), "replace": False})
+    assert (file.read_text(), other.read_text()) == ("new", "old")
+    files.move({"path": str(file), "to": str(other)})
+    assert other.read_text() == "new"
+    files.move({"path": str(other), "to": str(file), "replace": False})
+    assert file.read_text() == "new"
+    with pytest.raises(ValueError, match="null"):
+        files.move({"path": str(file), "to": "a\0b", "replace": False})
+
+
+def test_a_move_into_another_file_system_is_refused(file: Path) -> None:
+    if Path("/dev/shm").stat().st_dev == file.parent.stat().st_dev:
+        pytest.fail("this test needs two file systems, /tmp and /dev/shm")
+    file.touch()
+    with pytest.raises(OSError, match="cross-device"):
+        files.move({"path": str(file), "to": "/dev/shm/torpor-test"})
+    assert file.exists()
+
+
+def test_only_an_empty_directory_is_removed_with_one_request(tmp_path: Path) -> None:
+    inner = tmp_path / "outer/inner"
+    inner.mkdir(parents=True)
+    link = tmp_path / "link"
+    link.symlink_to(inner)
+    with pytest.raises(OSError, match="not empty"):
+        files.remove({"path": str(inner.parent)})
+    files.remove({"path": str(link)})
+    assert inner.is_dir()
+    files.remove({"path": str(inner)})
+    assert not inner.exists()
+
+
+def test_what_is_not_named_does_not_change(file: Path) -> None:
+    file.write_bytes(b"12345")
+    before = file.stat()
+    files.change({"path": str(file), "mtime_ns": 17})
+    files.change({"path": str(file), "mode": 0o4711})
+    after = file.stat()
+    assert (after.st_mtime_ns, stat.S_IMODE(after.st_mode)) == (17, 0o4711)
+    assert (after.st_uid, after.st_gid, after.st_size) == (before.st_uid, before.st_gid, 5)
+    files.change({"path": str(file), "size": 3})
+    assert file.read_bytes() == b"123"
+    files.change({"path": str(file), "size": 5})
+    assert file.read_bytes() == b"123\0\0"
+
+
+def test_ranges_of_data_are_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with file.open("wb") as opened:
+        for place in (1 << 20, 3 << 20, 5 << 20):
+            opened.seek(place)
+            opened.write(b"x" * 4096)
+        opened.truncate(8 << 20)
+    told = files.ranges({"path": str(file)})
+    assert told["ranges"] == [(n << 20, (n << 20) + 4096) for n in (1, 3, 5)]
+    assert told["size"] == told["next"] == 8 << 20
+    monkeypatch.setattr(files, "MAX_RANGES", 2)
+    some = files.ranges({"path": str(file)})
+    assert some["ranges"] == told["ranges"][:2]
+    assert files.ranges({"path": str(file), "offset": some["next"]})["ranges"] == told["ranges"][2:]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_a_request_is_done_as_the_user_who_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    for above in list(tmp_path.parents)[:-1]:
+        if above != Path("/tmp"):
+            above.chmod(0o755)
+    secret = tmp_path / "secret"
+    secret.write_text("for root")
+    secret.chmod(0o600)
+    wanted = {"path": str(secret), "offset": 0, "size": 9, "user": "1234:4321"}
+    with pytest.raises(PermissionError):
+        files.do("file.read", wanted, b"")
+    assert files.do("file.read", wanted | {"user": "0"}, b"")[1] == b"for root"
+    with pytest.raises(PermissionError):
+        files.do("file.change", {"path": str(secret), "owner": "1234", "user": "1234"}, b"")
+    own = tmp_path / "own"
+    files.do("file.write", {"path": str(own), "offset": 0, "user": "1234:4321"}, b"x")
+    assert (own.stat().st_uid, own.stat().st_gid) == (1234, 4321)
+    assert (os.geteuid(), os.getegid()) == (0, 0)
+    with pytest.raises(ValueError, match="no user"):
+        files.do("file.stat", {"path": "/", "user": "nobody-at-all"}, b"")

@@ -47,6 +47,12 @@ PROMISED_ROWS = {
     "exec_roundtrip",
     "idle_machine_mib",
     "idle_machine_cpu",
+    "channel_out_32mib",
+    "channel_in_32mib",
+    "file_read_32mib",
+    "file_write_32mib",
+    "tar_out_32mib",
+    "tar_in_32mib",
 }
 
 

@@ -29,6 +29,12 @@ KEPT = {
     "echo_terminal": 0.014,
     "idle_machine_mib": 45.0,
     "idle_machine_cpu": 0.4,
+    "channel_out_32mib": 3.0,
+    "channel_in_32mib": 4.0,
+    "file_read_32mib": 4.9,
+    "file_write_32mib": 6.6,
+    "tar_out_32mib": 4.9,
+    "tar_in_32mib": 6.6,
 }
 
 
@@ -69,6 +75,11 @@ def test_all_promises_can_be_kept() -> None:
         ({"idle_machine_mib": 48.1}, ["S10"]),
         ({"idle_machine_cpu": 0.51}, ["S11"]),
         ({"echo_terminal": 0.016}, ["S12"]),
+        ({"file_read_32mib": 5.1}, ["S13"]),
+        ({"file_write_32mib": 6.7}, ["S14"]),
+        ({"tar_out_32mib": 5.1}, ["S15"]),
+        ({"tar_in_32mib": 6.7}, ["S16"]),
+        ({"channel_out_32mib": 2.9}, ["S13", "S15"]),
     ],
 )
 def test_a_promise_that_is_not_kept_is_told(changed: dict[str, float], numbers: list[str]) -> None:

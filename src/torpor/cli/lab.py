@@ -218,24 +218,29 @@ def soak(
     minutes: Annotated[
         float, typer.Option(min=0, help="Then follow a stream through freezes for so long.")
     ] = 60.0,
+    archive_mib: Annotated[
+        int, typer.Option(min=0, help="Then carry an archive of so many MiB in and out.")
+    ] = 5120,
     as_json: JSON = False,
 ) -> None:
     """Kill the program at random moments, freeze and thaw for hours; nothing may be lost.
 
     Exit status 1 if one check fails.
     """
-    checks = run(_soak(writable_places(), kills, minutes, show=not as_json))
+    checks = run(_soak(writable_places(), kills, minutes, archive_mib, show=not as_json))
     _end_with(checks, as_json=as_json)
 
 
-async def _soak(places: "Places", kills: int, minutes: float, *, show: bool) -> "list[Check]":
+async def _soak(
+    places: "Places", kills: int, minutes: float, archive_mib: int, *, show: bool
+) -> "list[Check]":
     from torpor.cli.progress import Shown
     from torpor.cli.tables import console, print_checks, print_verdict
     from torpor.lab.soak import soak as made
 
     began = time.monotonic()
     with Shown() as shown:
-        checks = list(await made(places, kills, minutes, shown.report))
+        checks = list(await made(places, kills, minutes, archive_mib, shown.report))
     if show:
         out, seconds = console(), time.monotonic() - began
         print_checks(out, "soak", "", checks, seconds)

@@ -80,7 +80,6 @@ class Agent:
             "exec.signal": self._execs.signal,
             "exec.resize": self._execs.resize,
             "exec.list": lambda _: self._execs.list(),
-            "file.stat": files.status,
             "hooks": lambda _: self._hooks.kept(),
             "processes": lambda wanted: processes.processes(wanted, self._sessions()),
             "process.signal": processes.signal,
@@ -166,16 +165,14 @@ class Agent:
 
     def _do(self, wanted: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         match wanted["op"]:
-            case "file.read":
-                return files.read(wanted)
-            case "file.write":
-                return files.write(wanted, blob), b""
             case "agent.replace":
                 if self._hooks.running:
                     raise SuccessionError("hooks run in this machine at the moment")
                 self._successor = load(wanted, blob)
                 self._link.leave()
                 return {}, b""
+            case op if op in files.OPS:
+                return files.do(op, wanted, blob)
             case op if op in self._simple:
                 return self._simple[op](wanted), b""
             case other:

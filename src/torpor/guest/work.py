@@ -17,8 +17,8 @@ from torpor.guest.errors import describe
 WORK = {
     "list": "torpor.guest.trees:list_directory",
     "remove": "torpor.guest.trees:remove",
-    "pack": "torpor.guest.archive:pack",
-    "unpack": "torpor.guest.archive:unpack",
+    "pack": "torpor.guest.pack:pack",
+    "unpack": "torpor.guest.unpack:unpack",
     "watch": "torpor.guest.watch:watch",
 }
 """By name, the function that does it. It is given the request's other members by name, and imported

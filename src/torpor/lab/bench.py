@@ -9,7 +9,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from torpor.images import Report
-from torpor.lab.benches import disk, forks, freed, idle, memory, pause, start, terminals
+from torpor.lab.benches import (
+    disk,
+    forks,
+    freed,
+    idle,
+    memory,
+    pause,
+    start,
+    terminals,
+    transfer,
+)
 from torpor.lab.figures import Notebook, Results, Row
 from torpor.lab.laboratory import Laboratory
 from torpor.vm.accelerator import cpu_model
@@ -21,6 +31,7 @@ GROUPS = (
     memory.GROUP,
     freed.GROUP,
     forks.GROUP,
+    transfer.GROUP,
     idle.EXEC_GROUP,
     terminals.GROUP,
     idle.IDLE_GROUP,

@@ -1,4 +1,4 @@
-"""The proofs that take long: many kills, and streams that go on through many freezes."""
+"""The proofs that take long: many kills, streams through many freezes, an archive of gibibytes."""
 
 import shutil
 import tempfile
@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from torpor.images import Report, Step
+from torpor.lab.archives import archived
 from torpor.lab.check import Check
 from torpor.lab.kills import kills
 from torpor.lab.laboratory import Laboratory, laboratory
@@ -19,12 +20,17 @@ while [ $n -lt %d ]; do n=$((n+1)); echo "line $n of a long stream of lines"; do
 """As fast as the guest can: tens of thousands of lines a minute under emulation."""
 
 
-async def soak(places: Places, kill_count: int, minutes: float, report: Report) -> list[Check]:
-    """Kill the program ``kill_count`` times, then stream for ``minutes``; return the checks."""
+async def soak(
+    places: Places, kill_count: int, minutes: float, archive_mib: int, report: Report
+) -> list[Check]:
+    """Kill the program ``kill_count`` times, stream for ``minutes``, carry an archive of
+    ``archive_mib`` in and out; return the checks."""
     checks: list[Check] = []
     async with laboratory(places, report) as lab:
         checks.append(await _killed(lab, places, kill_count, report))
         checks.append(await _streamed(lab, minutes, report))
+        if archive_mib:
+            checks.append(await _archived(lab, archive_mib, report))
     return checks
 
 
@@ -76,6 +82,15 @@ async def _streamed(lab: Laboratory, minutes: float, report: Report) -> Check:
         "every byte of a stream arrives once and in order, however often it is frozen",
         fault or f"{received} bytes through {freezes} freezes",
     )
+
+
+async def _archived(lab: Laboratory, mib: int, report: Report) -> Check:
+    machine = await lab.machine("soak")
+    machine, check = await archived(
+        machine, mib, lambda each: _cycle(lab.host, each, stop=True), report
+    )
+    await lab.host.end(machine)
+    return check
 
 
 async def _read_for(running: Exec, got: bytearray, seconds: float) -> None:

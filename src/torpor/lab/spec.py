@@ -49,6 +49,9 @@ class Promise:
 
 
 FLAT = "freeze_64mib_of_128"
+OUT = Bound(factor=1 / 0.6, of="channel_out_32mib")
+IN = Bound(factor=1 / 0.6, of="channel_in_32mib")
+"""At least 60 % of what the channel carries."""
 PROMISES = (
     Promise(
         "S1",
@@ -84,6 +87,10 @@ PROMISES = (
         Bound(0.005, factor=1.0, of="echo_pipe"),
         Bound(0.005, factor=1.0, of="echo_pipe"),
     ),
+    Promise("S13", "file_read_32mib", OUT, OUT),
+    Promise("S14", "file_write_32mib", IN, IN),
+    Promise("S15", "tar_out_32mib", OUT, OUT),
+    Promise("S16", "tar_in_32mib", IN, IN),
 )
 
 NEEDED = frozenset(

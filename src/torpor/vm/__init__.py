@@ -9,7 +9,7 @@ machine = await host.thaw(frozen.manifest.id)
 
 from torpor.vm.accelerator import Accelerator, probe
 from torpor.vm.aftermath import Kernels
-from torpor.vm.agent import AgentCode, FileStatus, GuestAgent, Identity, Result
+from torpor.vm.agent import AgentCode, GuestAgent, Identity, Result
 from torpor.vm.errors import (
     ChannelLostError,
     FreezeError,
@@ -22,6 +22,7 @@ from torpor.vm.errors import (
     VmError,
 )
 from torpor.vm.execs import Command, Connection, Exec, Exit, Terminal
+from torpor.vm.files import Files, FileStatus, Listed
 from torpor.vm.flows import STDERR, STDOUT, Gap, Output
 from torpor.vm.freeze import Frozen, Times
 from torpor.vm.guest_processes import Process
@@ -39,6 +40,7 @@ from torpor.vm.statistics import HostStatistics, Statistics
 from torpor.vm.store import Collected, Store
 from torpor.vm.thaw import BootWanted
 from torpor.vm.thaw_times import ThawTimes
+from torpor.vm.works import Packing, Unpacking, Watch, Work
 
 __all__ = [
     "MIB",
@@ -56,6 +58,7 @@ __all__ = [
     "Exec",
     "Exit",
     "FileStatus",
+    "Files",
     "Forked",
     "FreezeError",
     "Frozen",
@@ -72,10 +75,12 @@ __all__ = [
     "Jail",
     "Kernels",
     "LaunchError",
+    "Listed",
     "Machine",
     "MachineDiedError",
     "Manifest",
     "Output",
+    "Packing",
     "Process",
     "RebootedError",
     "Recovered",
@@ -87,8 +92,11 @@ __all__ = [
     "Terminal",
     "ThawTimes",
     "Times",
+    "Unpacking",
     "VmError",
     "Wanted",
+    "Watch",
+    "Work",
     "detect",
     "probe",
 ]

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,11 @@ from torpor.guest.succession import KNOWN
 from torpor.vm.channel import Channel, Welcome
 from torpor.vm.errors import GuestError
 from torpor.vm.execs import Command, Connection, Exec, Exit, Terminal
+from torpor.vm.files import Files, FileStatus
 from torpor.vm.guest_processes import Process, list_processes
 from torpor.vm.guest_statistics import GuestStatistics, parse_statistics
 from torpor.vm.hooks import HookCall, HookResult, parse_results, run_stage, tell
 
-PIECE = 256 << 10
-"""Bytes of a file that cross the channel in one frame."""
 WAKE_LIMIT_MS = 10_000
 WAKE_TRIP_LIMITS_NS = (*[50_000_000] * 10, *[90_000_000] * 10, 1 << 62)
 """How long a round trip may be from which the guest's clock is set, try by try. The clock is wrong
@@ -59,23 +58,13 @@ class Result:
     stderr: bytes
 
 
-@dataclass(frozen=True)
-class FileStatus:
-    """What ``lstat`` says of a file in the guest."""
-
-    mode: int
-    size: int
-    uid: int
-    gid: int
-    mtime_ns: int
-
-
 class GuestAgent:
     """The agent of one machine. All methods raise :exc:`GuestError` and the channel's errors."""
 
     def __init__(self, channel: Channel, welcome: Welcome) -> None:
         self.channel = channel
         self.welcome = welcome
+        self.files = Files(channel)
 
     # Rest
 
@@ -227,44 +216,21 @@ class GuestAgent:
         answer, _ = await self.channel.request("statistics")
         return parse_statistics(answer)
 
-    # Files
+    # Files, in short; see :class:`Files` for all of it
 
     async def read_file(self, path: str) -> bytes:
         """Return the content of a file."""
-        return b"".join([piece async for piece in self.read_pieces(path)])
-
-    async def read_pieces(self, path: str, offset: int = 0) -> AsyncIterator[bytes]:
-        """Yield the content of a file in pieces, up to where it ends when it is reached."""
-        while True:
-            wanted = {"path": path, "offset": offset, "size": PIECE}
-            _, data = await self.channel.request("file.read", wanted)
-            if not data:
-                return
-            yield data
-            offset += len(data)
+        return await self.files.read(path)
 
     async def write_file(
         self, path: str, data: bytes, *, mode: int = 0o644, parents: bool = False
     ) -> None:
         """Make ``path`` a file with ``data``; an existing file is emptied first."""
-        wanted = {"path": path, "mode": mode, "parents": parents}
-        for offset in range(0, max(len(data), 1), PIECE):
-            piece = data[offset : offset + PIECE]
-            await self.channel.request(
-                "file.write", wanted | {"offset": offset, "truncate": offset == 0}, piece
-            )
+        await self.files.write(path, data, mode=mode, parents=parents)
 
     async def stat(self, path: str) -> FileStatus | None:
         """Return the status of ``path``, or None if there is nothing."""
-        try:
-            found, _ = await self.channel.request("file.stat", {"path": path})
-        except GuestError as error:
-            if error.code == "ENOENT":
-                return None
-            raise
-        return FileStatus(
-            *(_number(found, name) for name in ("mode", "size", "uid", "gid", "mtime_ns"))
-        )
+        return await self.files.status(path)
 
 
 def _number(answer: dict[str, Any], name: str) -> int:

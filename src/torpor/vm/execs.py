@@ -105,6 +105,13 @@ class Exec(Flow):
         self.pid = pid
         return answer
 
+    def kill(self, signal: int) -> None:
+        """Send a signal and stop following, and wait for neither. Does nothing once it has
+        ended."""
+        if self.ending is None and self._channel is not None:
+            self._channel.tell("exec.signal", {"id": self.id, "signal": signal})
+            self.detach()
+
     @property
     def exit(self) -> Exit | None:
         """How the command ended, once all of its output has been read."""
