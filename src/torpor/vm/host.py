@@ -22,6 +22,7 @@ from torpor.vm import manifest as documents
 from torpor.vm.accelerator import QEMU, Accelerator
 from torpor.vm.agent import Identity
 from torpor.vm.bases import OpenBases
+from torpor.vm.cgroups import Group, find_groups
 from torpor.vm.disk import Layer, node_name
 from torpor.vm.errors import HostError, VmError, told
 from torpor.vm.flatten import DEPTH, shorten
@@ -274,9 +275,13 @@ class Host:
 
     async def _recover(self) -> None:
         left = sorted(self._site.directory.iterdir())
-        self.recovered = tuple([await self._recover_machine(directory) for directory in left])
+        groups = await asyncio.to_thread(find_groups, self._site.name)
+        self.recovered = tuple([await self._recover_machine(each, groups) for each in left])
         if not self.machines:
             await end_all(self._site.name)  # started by a program killed before it noted them
+        for name in groups.keys() - {machine.record.name for machine in self.machines.values()}:
+            with contextlib.suppress(OSError):  # a process that cannot be ended: tried again then
+                await groups[name].remove()
         self.collect()
         for snapshot in self.store.ids():
             if not self.store.durable(snapshot):
@@ -286,7 +291,7 @@ class Host:
                     await asyncio.to_thread(self.store.verify, snapshot)
                     await self._make_durable(snapshot)
 
-    async def _recover_machine(self, directory: Path) -> Recovered:
+    async def _recover_machine(self, directory: Path, groups: dict[str, Group]) -> Recovered:
         try:
             record = documents.read(MachineRecord, directory / RECORD)
         except (VmError, OSError) as error:
@@ -301,7 +306,7 @@ class Host:
             return await self._discard(directory, "its process is gone")
         if not record.ready:
             return await self._discard(directory, "it had not been woken yet")
-        machine = Machine(directory, record)
+        machine = Machine(directory, record, group=groups.get(record.name))
         try:
             await machine.connect()
             await self._find_top(machine)

@@ -12,14 +12,16 @@ from typing import Any
 
 from torpor.vm import manifest as documents
 from torpor.vm.agent import GuestAgent
+from torpor.vm.cgroups import Group
 from torpor.vm.channel import Channel
 from torpor.vm.console import Console
 from torpor.vm.disk import Layer
 from torpor.vm.errors import ChannelLostError, LaunchError, MachineDiedError, VmError
-from torpor.vm.launch import AGENT, CONSOLE, MONITOR, SAID, Launched
+from torpor.vm.launch import AGENT, CONSOLE, MONITOR, Launched
 from torpor.vm.manifest import MachineRecord
 from torpor.vm.processes import DeathWatch
 from torpor.vm.qmp import Qmp, connect_unix
+from torpor.vm.said import Said
 
 RECORD, CONSOLE_LOG = "machine.json", "console.log"
 ATTACH_LIMIT = 15.0
@@ -65,12 +67,19 @@ class Machine:
     """
 
     def __init__(
-        self, directory: Path, record: MachineRecord, started: Launched | None = None
+        self,
+        directory: Path,
+        record: MachineRecord,
+        started: Launched | None = None,
+        group: Group | None = None,
     ) -> None:
         self.directory = directory
         if started is not None:
             record = replace(record, process=started.process)
         self._child = started.child if started is not None else None
+        self.group = started.group if started is not None else group
+        """Its control group, if it has one."""
+        self._said = Said(directory)
         self.record = record
         self.console = Console(directory / CONSOLE_LOG)
         self._end: asyncio.Future[VmError] = asyncio.get_running_loop().create_future()
@@ -131,6 +140,8 @@ class Machine:
         """Connect to monitor and console. Raises :exc:`LaunchError` or the machine's end."""
         fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            self._said.open()
+            self._said.follow()
             await self.console.follow(connect_unix(fd, CONSOLE))
             monitor = connect_unix(fd, MONITOR)
         except OSError as error:
@@ -232,10 +243,16 @@ class Machine:
         if self._child is not None:
             await asyncio.to_thread(self._child.wait)
         reason = self._explain()
+        await self._leave_group()
         self._end.set_result(reason)
         if self._agent is not None:
             self._agent.channel.lose(reason)
         await self.disconnect()
+
+    async def _leave_group(self) -> None:
+        if self.group is not None:
+            with contextlib.suppress(OSError):  # whoever opens the host next tries again
+                await self.group.remove()
 
     def _explain(self) -> VmError:
         if self._ending:
@@ -249,11 +266,14 @@ class Machine:
             what = f"Machine {self.id} was powered off from inside."
         elif self._shutdown == "guest-reset":
             what = f"Machine {self.id} was rebooted from inside."
+        elif self.group is not None and self.group.out_of_memory():
+            what = (
+                f"Machine {self.id} was ended: its QEMU used up the memory that one of"
+                f" {self.record.shape} may take."
+            )
         else:
             what = f"Machine {self.id} died: its process ended without being asked to."
-        said = ""
-        with contextlib.suppress(FileNotFoundError):
-            said = (self.directory / SAID).read_text(errors="replace").strip()[-500:]
+        said = self._said.text(500)
         return MachineDiedError(
             what, console=tail, state=f"QEMU said: {said}" if said and not self._shutdown else ""
         )
@@ -292,6 +312,7 @@ class Machine:
         if self._qmp is not None:
             await self._qmp.disconnect()
         await self.console.close()
+        self._said.close()
 
     async def remove(self) -> None:
         """End the machine and remove its directory."""
