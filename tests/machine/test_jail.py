@@ -102,9 +102,16 @@ async def test_a_machine_that_was_forked_cannot_write_what_its_children_read(
     forked = await host.fork(machine, 1)
     assert not any(isinstance(child, VmError) for child in forked.children)
     assert machine.record.top != old_top
+    read = (host.store.root / "layers" / old_top.file_name).stat()
+    held = [Path(f"/proc/{machine.pid}/fd/{fd}").stat() for fd in open_fds(machine.pid)]
+    assert (read.st_dev, read.st_ino) not in [(each.st_dev, each.st_ino) for each in held]
     flags = [flags_of(machine.pid, fd) for fd in open_on(machine.pid, old_top.file_name)]
     assert flags
     assert all(each & os.O_ACCMODE == os.O_RDONLY for each in flags)
+
+
+def open_fds(pid: int) -> list[str]:
+    return [fd.name for fd in Path(f"/proc/{pid}/fd").iterdir()]
 
 
 def open_on(pid: int, name: str) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 from torpor.vm.disk import Layer, run_qemu_img
 from torpor.vm.errors import VmError
 from torpor.vm.manifest import Manifest
+from torpor.vm.qcow2 import check_header
 from torpor.vm.sizes import stored_bytes
 from torpor.vm.store import Store
 
@@ -69,7 +70,12 @@ async def shorten(store: Store, found: Manifest, name: str) -> tuple[Layer, ...]
 
 
 async def merge(layers: Sequence[Path], target: Path) -> None:
-    """Merge qcow2 ``layers``, bottom first, into the new file ``target``. Raises :exc:`VmError`."""
+    """Merge qcow2 ``layers``, bottom first, into the new file ``target``.
+
+    Raises :exc:`VmError`; a layer whose header asks for more than a layer may is not opened.
+    """
+    for layer in layers:
+        check_header(layer)
     source = "json:" + json.dumps(_chain(layers))
     said = await _extents(source)
     await run_qemu_img("convert", "-q", "-O", "qcow2", source, str(target))

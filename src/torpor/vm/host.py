@@ -23,6 +23,7 @@ from torpor.vm.accelerator import QEMU, Accelerator
 from torpor.vm.agent import Identity
 from torpor.vm.bases import OpenBases
 from torpor.vm.cgroups import Group, find_groups
+from torpor.vm.detach import detach_layer
 from torpor.vm.disk import Layer, node_name
 from torpor.vm.errors import HostError, VmError, told
 from torpor.vm.flatten import DEPTH, shorten
@@ -328,7 +329,10 @@ class Host:
             new = Layer(file.stem, "qcow2", machine.record.top.size)
             if node_name(new) == name and new != machine.record.top:
                 machine.promote_top(new)
+        below = {layer.file_name: layer for layer in machine.record.layers}
         for file in machine.directory.glob("*.qcow2"):
+            if file.name in below:  # the freeze was cut off before it was detached
+                await asyncio.to_thread(detach_layer, self.store, below[file.name])
             if file.name != machine.record.top.file_name:
                 file.unlink()
 

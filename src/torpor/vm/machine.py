@@ -199,10 +199,12 @@ class Machine:
         write_record(self.directory, self.record)
 
     def promote_top(self, new: Layer) -> None:
-        """Note that ``new`` is the writable layer now, over the one that was."""
-        old = self.directory / self.record.top.file_name
+        """Note that ``new`` is the writable layer now, over the one that was.
+
+        That one's file stays in the directory until the store's is one that QEMU has never had
+        open (:mod:`torpor.vm.detach`).
+        """
         self.update(layers=(*self.record.layers, self.record.top), top=new)
-        old.unlink(missing_ok=True)
 
     # Doing one thing at a time
 
