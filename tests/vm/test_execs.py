@@ -10,7 +10,8 @@ from torpor.guest import wire
 from torpor.guest.wire import Decoder, Frame, Kind
 from torpor.vm.channel import Channel
 from torpor.vm.errors import ChannelLostError, GuestError, VmError
-from torpor.vm.execs import STDERR, STDOUT, WINDOW, Command, Exec, Exit, Gap, Output
+from torpor.vm.execs import Command, Exec, Exit
+from torpor.vm.flows import STDERR, STDOUT, WINDOW, Gap, Output
 
 LIMIT = 20.0
 
@@ -370,7 +371,7 @@ async def test_it_goes_on_where_it_was_on_another_channel(guest: Guest, running:
     again = Guest()
     channel = await attached(again)
     await both(running.attach(channel), again.follows(end=20))
-    assert (again.wanted["op"], again.wanted["seq"]) == ("exec.attach", 3)
+    assert (again.wanted["op"], again.wanted["seq"]) == ("stream.attach", 3)
     await again.chunk(3, b"defg")
     await again.end(7)
     assert (await both(running.collect()))[0] == (b"defg", b"")

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from torpor.guest import files, wire
-from torpor.guest.execs import ExecError, Execs
+from torpor.guest.dials import Dials
+from torpor.guest.errors import describe
+from torpor.guest.execs import Execs
 from torpor.guest.link import Link, open_port
 from torpor.guest.loop import Loop
 from torpor.guest.rest import Rest, RestError
-from torpor.guest.spawner import describe
+from torpor.guest.streams import FlowError, Flows
 from torpor.guest.wire import Frame, Kind
 
 CGROUP = Path("/run/torpor/cgroup/user")
@@ -29,26 +31,28 @@ class Agent:
     def __init__(self, port: int, cgroup: Path) -> None:
         self._loop = Loop()
         self._rest = Rest(cgroup)
-        self._execs = Execs(self._loop, str(cgroup))
+        self._flows = Flows(self._loop)
+        self._execs = Execs(self._loop, str(cgroup), self._flows)
+        self._dials = Dials(self._loop, self._flows)
         greeting = {
             "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
             "agent_id": secrets.token_hex(8),
         }
-        self._link = Link(
-            self._loop, port, greeting, self._frame, self._execs.attachments_lost, self._execs.pull
-        )
-        self._execs.link = self._link
+        self._link = Link(self._loop, port, greeting, self._frame, self._lost, self._flows.pull)
+        self._flows.link = self._link
         self._simple: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "ping": lambda _: {},
             "status": lambda _: self._status(),
             "quiesce": self._rest.quiesce,
             "resume": self._rest.resume,
-            "exec.attach": self._execs.attach,
-            "exec.detach": self._execs.detach,
+            "stream.attach": self._flows.attach,
+            "stream.detach": self._flows.detach,
             "exec.signal": self._execs.signal,
+            "exec.resize": self._execs.resize,
             "exec.list": lambda _: self._execs.list(),
             "file.stat": files.status,
         }
+        self._answered_later = {"exec.start": self._execs.start, "dial": self._dials.start}
 
     def run(self) -> None:
         """Serve until the end of the machine."""
@@ -59,20 +63,27 @@ class Agent:
         if frame.kind == Kind.REQUEST:
             self._request(frame)
         else:
-            self._execs.frame(frame)
+            self._flows.frame(frame)
+
+    def _lost(self) -> None:
+        """The channel was lost or began anew."""
+        self._flows.attachments_lost()
+        self._execs.requests_lost()
+        self._dials.requests_lost()
 
     def _request(self, frame: Frame) -> None:
         received_ns = time.monotonic_ns()
         try:
             wanted, blob = wire.parse_document(frame.payload)
-            if wanted["op"] == "exec.start":
-                self._execs.start(frame.stream, wanted)
+            later = self._answered_later.get(wanted["op"])
+            if later is not None:
+                later(frame.stream, wanted)
                 return
             answer, data = self._do(wanted, blob, received_ns)
-        except (ExecError, RestError) as error:
+        except (FlowError, RestError) as error:
             code = getattr(error, "code", type(error).__name__)
             answer, data = {"error": {"code": code, "message": str(error)}}, b""
-        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        except Exception as error:  # whatever it is, the host is told, and other requests go on
             answer, data = {"error": describe(error)}, b""
         self._link.send(Kind.REPLY, frame.stream, wire.document(answer, data))
 

@@ -1,5 +1,6 @@
 """The standard input of one command: bytes from the host on their way into a pipe."""
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable
@@ -13,14 +14,22 @@ class Input:
 
     ``taken`` counts the bytes that are in the pipe; once nobody can read any more, all that comes
     counts as taken, so that the sender is not left waiting. ``progress`` is called when it
-    grew, until the input is closed.
+    grew, until the input is closed; ``finish``, before the pipe is closed at the input's end, does
+    what closing it does not do by itself.
     """
 
-    def __init__(self, loop: Loop, pipe: int | None, progress: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        pipe: int | None,
+        progress: Callable[[], None],
+        finish: Callable[[int], None] | None = None,
+    ) -> None:
         self.taken = 0
         self._loop = loop
         self._pipe = pipe
         self._progress: Callable[[], None] | None = progress
+        self._finish = finish
         self._end: int | None = None
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
@@ -62,11 +71,14 @@ class Input:
                 self._write_waiting(self._pipe)
             except BlockingIOError:
                 self._loop.watch(self._pipe, WRITE, lambda _events: self._write())
-            except BrokenPipeError:
+            except OSError:  # nobody reads any more: EPIPE, of a terminal EIO, ECONNRESET
                 self.close()
             else:
                 self._loop.forget(self._pipe)
                 if self._end is not None and self.taken >= self._end:
+                    if self._finish is not None:
+                        with contextlib.suppress(OSError):  # nobody is there to be told
+                            self._finish(self._pipe)
                     self.close()
         if self.taken != before and self._progress is not None:
             self._progress()

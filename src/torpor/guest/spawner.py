@@ -6,13 +6,16 @@ process between cgroups waits for an RCU grace period (``kernel/cgroup/cgroup.c`
 is asked for during a freeze starts after the thaw.
 
 Agent and spawner talk over a SOCK_SEQPACKET pair, one JSON object a message. To the spawner:
-``{"id", "argv", "env", "cwd", "user"}`` with the descriptors of standard input, output and error.
-From it: ``{"id", "pid"}`` or ``{"id", "error": {"code", "message"}}``, and later ``{"id",
+``{"id", "argv", "work", "env", "cwd", "user", "terminal"}`` with the descriptors of standard input,
+output and error, or of the terminal that is all three. ``work`` is null, or names something that
+the spawner does itself in a child (:mod:`torpor.guest.work`) in place of starting ``argv``. From
+it: ``{"id", "pid"}`` or ``{"id", "error": {"code", "message"}}``, and later ``{"id",
 "status"}`` with the wait status.
 """
 
 import ctypes
 import errno
+import fcntl
 import grp
 import json
 import os
@@ -23,19 +26,23 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from torpor.guest.errors import describe
 from torpor.guest.loop import READ, WRITE, Loop
+from torpor.guest.work import do_work
 
 MAX_MESSAGE = 1 << 20
 CLONE_NEWCGROUP = 0x02000000
 DESCRIPTORS = 64 << 10
 """Descriptors that the agent may have open."""
 _SO_SNDBUFFORCE = 32  # asm-generic/socket.h; the socket module does not name it
+TERM = "xterm-256color"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -68,10 +75,7 @@ class Client:
 
         Raises OSError, nothing being asked for then.
         """
-        # A word of a command line is bytes: what is not UTF-8 comes as lone surrogates.
-        text = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
-        if len(text) > MAX_MESSAGE:
-            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+        text = _encode(message)
         opened: list[int] = []
         try:
             if stdin:
@@ -90,6 +94,17 @@ class Client:
         self._unsent.append((message["id"], text, [their_in, their_out, their_err]))
         self._send()
         return (our_in if stdin else None), our_out, our_err
+
+    def start_on(self, message: dict[str, Any], terminal: int) -> None:
+        """Ask for a command on a terminal, which is closed here then. Raises OSError, nothing being
+        asked for then."""
+        try:
+            text = _encode(message)
+        except BaseException:
+            os.close(terminal)
+            raise
+        self._unsent.append((message["id"], text, [terminal]))
+        self._send()
 
     def _send(self) -> None:
         """Send what fits. While the spawner is frozen nothing is read, and the rest waits here."""
@@ -120,6 +135,14 @@ class Client:
             self._said(json.loads(data))
         if self._unsent:
             self._send()
+
+
+def _encode(message: dict[str, Any]) -> bytes:
+    # A word of a command line is bytes: what is not UTF-8 comes as lone surrogates.
+    text = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    if len(text) > MAX_MESSAGE:
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+    return text
 
 
 def fork_spawner(cgroup: str) -> socket.socket:
@@ -193,29 +216,69 @@ def _serve(agent: socket.socket) -> None:
 def _start(wanted: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], int | None]:
     """Start a command; return what to say, and a pidfd if it runs."""
     try:
-        if len(fds) != 3:  # the kernel drops those that this process may not open
+        if len(fds) != (1 if wanted["terminal"] else 3):
+            # The kernel drops those that this process may not open.
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         user = find_user(wanted["user"])
-        environment = {"PATH": PATH, "HOME": user.home, "USER": user.name, "LOGNAME": user.name}
-        change: dict[str, Any] = {}
-        if user.uid or user.gid:
-            change = {"user": user.uid, "group": user.gid, "extra_groups": list(user.groups)}
-        child = subprocess.Popen(
-            wanted["argv"],
-            stdin=fds[0],
-            stdout=fds[1],
-            stderr=fds[2],
-            cwd=wanted["cwd"] or (user.home if os.path.isdir(user.home) else "/"),
-            env=environment | wanted["env"],
-            start_new_session=True,
-            **change,
-        )
-        child.returncode = 0  # it is waited for by pidfd; keeps Popen from doing so too
-        return {"id": wanted["id"], "pid": child.pid}, _pidfd(child.pid)
+        if wanted["work"]:
+            pid = _start_work(wanted["work"], user, fds)
+        else:
+            pid = _start_program(wanted, user, fds)
+        return {"id": wanted["id"], "pid": pid}, _pidfd(pid)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return {"id": wanted["id"], "error": describe(error)}, None
     finally:
         _close(fds)
+
+
+def _start_program(wanted: dict[str, Any], user: User, fds: list[int]) -> int:
+    environment = {"PATH": PATH, "HOME": user.home, "USER": user.name, "LOGNAME": user.name}
+    change: dict[str, Any] = {}
+    if user.uid or user.gid:
+        change = {"user": user.uid, "group": user.gid, "extra_groups": list(user.groups)}
+    if wanted["terminal"]:
+        environment["TERM"] = TERM
+        os.fchown(fds[0], user.uid, -1)  # the group stays that of all terminals
+        change["preexec_fn"] = _take_terminal
+    child = subprocess.Popen(
+        wanted["argv"],
+        stdin=fds[0],
+        stdout=fds[-2] if len(fds) > 1 else fds[0],
+        stderr=fds[-1],
+        cwd=wanted["cwd"] or (user.home if os.path.isdir(user.home) else "/"),
+        env=environment | wanted["env"],
+        start_new_session=True,
+        **change,
+    )
+    child.returncode = 0  # it is waited for by pidfd; keeps Popen from doing so too
+    return child.pid
+
+
+def _take_terminal() -> None:
+    """Make standard input the controlling terminal of this session, which has just begun."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _start_work(work: dict[str, Any], user: User, fds: list[int]) -> int:
+    """Do something of our own in a child of ours, as ``user``; return its process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        os.setsid()
+        for number, fd in enumerate(fds):
+            os.dup2(fd, number)
+        os.closerange(3, DESCRIPTORS)
+        if user.uid or user.gid:
+            os.setgroups(user.groups)
+            os.setresgid(user.gid, user.gid, user.gid)
+            os.setresuid(user.uid, user.uid, user.uid)
+        status = do_work(work)
+    except BaseException as error:
+        print(f"torpor {work['name']}: {error!r}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(status)
 
 
 def _pidfd(pid: int) -> int:
@@ -260,12 +323,3 @@ def find_group(wanted: str) -> int:
         return grp.getgrnam(wanted).gr_gid
     except KeyError:
         raise ValueError(f"this image has no group {wanted!r}") from None
-
-
-def describe(error: Exception) -> dict[str, str]:
-    """Return an error document: ``code`` is the errno's name or the exception's."""
-    if isinstance(error, OSError) and error.errno is not None:
-        code = errno.errorcode.get(error.errno, "EIO")
-        where = f": {error.filename}" if error.filename else ""
-        return {"code": code, "message": f"{os.strerror(error.errno)}{where}"}
-    return {"code": type(error).__name__, "message": str(error)}

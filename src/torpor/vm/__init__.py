@@ -19,7 +19,8 @@ from torpor.vm.errors import (
     SnapshotError,
     VmError,
 )
-from torpor.vm.execs import STDERR, STDOUT, Command, Exec, Exit, Gap, Output
+from torpor.vm.execs import Command, Connection, Exec, Exit, Terminal
+from torpor.vm.flows import STDERR, STDOUT, Gap, Output
 from torpor.vm.freeze import Frozen, Times
 from torpor.vm.host import Forked, Host, Recovered
 from torpor.vm.jail import Jail, detect
@@ -42,6 +43,7 @@ __all__ = [
     "ChannelLostError",
     "Collected",
     "Command",
+    "Connection",
     "Exec",
     "Exit",
     "FileStatus",
@@ -65,6 +67,7 @@ __all__ = [
     "Shape",
     "SnapshotError",
     "Store",
+    "Terminal",
     "ThawTimes",
     "Times",
     "VmError",

@@ -9,7 +9,7 @@ from typing import Any
 
 from torpor.vm.channel import Channel, Welcome
 from torpor.vm.errors import GuestError
-from torpor.vm.execs import Command, Exec, Exit
+from torpor.vm.execs import Command, Connection, Exec, Exit, Terminal
 
 PIECE = 256 << 10
 """Bytes of a file that cross the channel in one frame."""
@@ -141,6 +141,15 @@ class GuestAgent:
     async def signal(self, exec_id: str, signal: int) -> None:
         """Send a signal to the process group of a command."""
         await self.channel.request("exec.signal", {"id": exec_id, "signal": signal})
+
+    async def resize(self, exec_id: str, terminal: Terminal) -> None:
+        """Give a command's terminal another size; the command gets SIGWINCH."""
+        size = {"id": exec_id, "rows": terminal.rows, "columns": terminal.columns}
+        await self.channel.request("exec.resize", size)
+
+    async def dial(self, port: int) -> Connection:
+        """Connect to a port inside the machine, on its loopback."""
+        return await Connection.open_to(self.channel, port)
 
     async def commands(self) -> list[dict[str, Any]]:
         """Return the commands that this machine knows, ended ones too."""
