@@ -186,9 +186,14 @@ class Channel:
 
     # Streams
 
-    def open_stream(self, take: Callable[[Frame], bool | None], lost: Callable[[VmError], None]) -> int:
+    def open_stream(
+        self, take: Callable[[Frame], bool | None], lost: Callable[[VmError], None]
+    ) -> int:
         """Return the number of a new stream; ``take`` gets its frames, ``lost`` the channel's
-        end."""
+        end.
+
+        ``take`` says False to a frame that told it nothing new.
+        """
         number = next(self._numbers)
         self._streams[number] = take
         self._lost_streams[number] = lost
