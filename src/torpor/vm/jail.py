@@ -87,6 +87,7 @@ def _bubblewrap(seen: Iterable[Path], info_fd: int, kvm: bool, gate: int | None)
     arguments = [
         "bwrap", "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net",
         "--unshare-uts", "--unshare-cgroup-try", "--as-pid-1", "--new-session", "--clearenv",
+        "--disable-userns",
         "--hostname", "machine", "--cap-drop", "ALL", "--info-fd", str(info_fd),
     ]
     # fmt: on

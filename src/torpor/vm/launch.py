@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torpor.vm.accelerator import Accelerator
 from torpor.vm.cgroups import Group, make_group
@@ -25,6 +27,8 @@ from torpor.vm.shape import Shape
 
 MONITOR, AGENT, CONSOLE = "monitor", "agent", "console"
 START_LIMIT = 30.0
+_LIBC = ctypes.CDLL(None)
+_KEYCTL, _JOIN_SESSION_KEYRING = 250, 1  # x86-64; linux/keyctl.h
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ async def _spawn(
         command = jail.wrap(line, uid=uid, info_fd=writer, kvm=kvm, limits=limits, gate=held)
         # Not asyncio's: on Python 3.11 that keeps a thread for each child as long as it lives.
         child = await asyncio.to_thread(
-            subprocess.Popen,
+            _started,
             command,
             pass_fds=(*inherited, writer, held),
             stdin=subprocess.DEVNULL,
@@ -175,6 +179,14 @@ async def _spawn(
         await asyncio.to_thread(child.wait)
         raise LaunchError(f"QEMU did not start: {said.text(2000) or 'no word'}")
     return Launched(found, child, group)
+
+
+def _started(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    # A session keyring is handed down to children whatever user they become, so what is in ours
+    # (keyrings(7)) stays ours only if they have another. It belongs to this thread; where the call
+    # is refused, children are refused it too.
+    _LIBC.syscall(_KEYCTL, _JOIN_SESSION_KEYRING, None)
+    return subprocess.Popen(command, **options)
 
 
 def _gate() -> tuple[int, int]:
