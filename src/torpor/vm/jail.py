@@ -18,6 +18,7 @@ from torpor.vm.accelerator import QEMU
 from torpor.vm.cgroup_trees import CONTROLLERS, Tree, find_tree
 from torpor.vm.limits import Limits
 from torpor.vm.processes import find_by_prefix
+from torpor.vm.seccomp import filter_file
 
 FIRST_UID = 0x7000_0000
 """The first of the user ids for machines: above those that systemd gives to containers
@@ -52,11 +53,13 @@ class Jail:
         kvm: bool,
         limits: Limits | None = None,
         gate: int | None = None,
+        calls: int | None = None,
     ) -> list[str]:
         """Return the command line that runs ``qemu`` in the jail.
 
         ``uid`` is a machine's own user id, used when we are root; bubblewrap writes the process id
-        of QEMU as JSON to ``info_fd``. QEMU starts when there is something to read from ``gate``.
+        of QEMU as JSON to ``info_fd``. QEMU starts when there is something to read from ``gate``;
+        ``calls`` is a descriptor of the filter of its system calls (:mod:`torpor.vm.seccomp`).
         """
         command: list[str] = []
         if self.resource_limits and limits is not None:
@@ -72,7 +75,7 @@ class Jail:
                 "--",
             ]
         if self.namespaces:
-            command += _bubblewrap(self.seen, info_fd, kvm, gate)
+            command += _bubblewrap(self.seen, info_fd, kvm, gate, calls)
         elif gate is not None:
             wait = f'read -r go </proc/self/fd/{gate} && exec "$@"'
             command += ["sh", "-c", wait, "sh"]
@@ -81,7 +84,9 @@ class Jail:
         return command + qemu
 
 
-def _bubblewrap(seen: Iterable[Path], info_fd: int, kvm: bool, gate: int | None) -> list[str]:
+def _bubblewrap(
+    seen: Iterable[Path], info_fd: int, kvm: bool, gate: int | None, calls: int | None
+) -> list[str]:
     # No --die-with-parent: machines outlive the program that started them.
     # fmt: off
     arguments = [
@@ -93,6 +98,8 @@ def _bubblewrap(seen: Iterable[Path], info_fd: int, kvm: bool, gate: int | None)
     # fmt: on
     if gate is not None:
         arguments += ["--block-fd", str(gate)]
+    if calls is not None:
+        arguments += ["--seccomp", str(calls)]
     for path in _top_links():
         arguments += ["--symlink", str(path.readlink()), str(path)]
     for path in seen:
@@ -201,17 +208,18 @@ async def _try(trial: Jail) -> str:
     true = shutil.which("true") or "/bin/true"
     trial = replace(trial, seen=(*trial.seen, Path(true)))
     reader, writer = os.pipe()
+    calls = filter_file()
     try:
         process = await asyncio.create_subprocess_exec(
-            *trial.wrap([true], uid=FIRST_UID, info_fd=writer, kvm=False),
-            pass_fds=(writer,),
+            *trial.wrap([true], uid=FIRST_UID, info_fd=writer, kvm=False, calls=calls),
+            pass_fds=(writer, calls),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
         _, error = await process.communicate()
     finally:
-        os.close(reader)
-        os.close(writer)
+        for fd in (reader, writer, calls):
+            os.close(fd)
     if process.returncode == 0:
         return ""
     lines = error.decode("utf-8", "replace").strip().splitlines()

@@ -23,6 +23,7 @@ from torpor.vm.processes import ProcessId, identify
 from torpor.vm.qemu import TOP_MODES, Descriptors, Kernel, command_line, maps_read_only
 from torpor.vm.qmp import listen_unix
 from torpor.vm.said import Said
+from torpor.vm.seccomp import filter_file
 from torpor.vm.shape import Shape
 
 MONITOR, AGENT, CONSOLE = "monitor", "agent", "console"
@@ -145,13 +146,16 @@ async def _spawn(
     reader, writer = os.pipe()
     held, gate = _gate()
     words = said.writing_end()
+    calls = filter_file()
     try:
-        command = jail.wrap(line, uid=uid, info_fd=writer, kvm=kvm, limits=limits, gate=held)
+        command = jail.wrap(
+            line, uid=uid, info_fd=writer, kvm=kvm, limits=limits, gate=held, calls=calls
+        )
         # Not asyncio's: on Python 3.11 that keeps a thread for each child as long as it lives.
         child = await asyncio.to_thread(
             _started,
             command,
-            pass_fds=(*inherited, writer, held),
+            pass_fds=(*inherited, writer, held, calls),
             stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=words,
@@ -170,7 +174,7 @@ async def _spawn(
             f"{error.filename} is not installed.", todo="Run `torpor doctor`."
         ) from None
     finally:
-        for fd in (reader, writer, held, gate, words):
+        for fd in (reader, writer, held, gate, words, calls):
             if fd >= 0:
                 os.close(fd)
     found = identify(pid) if pid is not None else None
