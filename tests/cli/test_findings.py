@@ -9,10 +9,20 @@ from torpor.cli import findings
 from torpor.cli.facts import TOOLS, Facts, Kept, Kvm, Memory, Place, Program, System, Tool
 from torpor.cli.findings import GIB, Finding, diagnose
 from torpor.vm import Accelerator, Jail
+from torpor.vm.cgroup_trees import CONTROLLERS, Tree
 
 KVM = Accelerator("kvm", "KVM ran the guest kernel.", (10, 0, 0), "Some CPU")
 EMULATION = Accelerator("tcg", "Software emulation, because of it.", (7, 2, 0), "qemu-max")
-JAIL = Jail(own_user=True, namespaces=True, seccomp=True, missing=())
+GROUPS = Tree(2, tuple((name, Path("/sys/fs/cgroup/torpor")) for name in CONTROLLERS))
+JAIL = Jail(
+    own_user=True,
+    namespaces=True,
+    seccomp=True,
+    missing=(),
+    seen=(Path("/usr/bin/qemu"),),
+    groups=GROUPS,
+    resource_limits=True,
+)
 BARE = Jail(
     own_user=False,
     namespaces=False,
@@ -21,6 +31,11 @@ BARE = Jail(
         "a user of its own: only root can give one; QEMU runs as you",
         "namespaces: bwrap: No permissions to create new namespace",
         "QEMU's sandbox: this QEMU was built without seccomp",
+        "only its files: QEMU's libraries cannot be listed",
+        "limit of memory: the group /x was not given to us",
+        "limit of cpu: the group /x was not given to us",
+        "limit of pids: the group /x was not given to us",
+        "resource limits: the program prlimit is missing",
     ),
 )
 HOME = Place(Path("/srv/t"), "TORPOR_HOME", True, "", 50 * GIB, 90 * GIB)
@@ -52,8 +67,8 @@ def line(facts: Facts, what: str) -> Finding:
     return found
 
 
-def test_a_good_host_has_nothing_to_do_but_what_torpor_lacks() -> None:
-    assert [f.what for f in diagnose(GOOD) if f.state != "ok"] == ["limits"]
+def test_a_good_host_has_nothing_to_do() -> None:
+    assert [f.what for f in diagnose(GOOD) if f.state != "ok"] == []
 
 
 def test_whatever_is_not_ok_says_what_to_do() -> None:
@@ -102,6 +117,11 @@ def test_whatever_is_not_ok_says_what_to_do() -> None:
         ("user of its own", {"jail": BARE}, "warning", "only root can give one"),
         ("namespaces", {"jail": BARE}, "warning", "No permissions to create"),
         ("system calls", {"jail": BARE}, "warning", "without seccomp"),
+        ("files", {"jail": BARE}, "warning", "cannot be listed"),
+        ("limit of memory", {"jail": BARE}, "warning", "was not given to us"),
+        ("limit of cpu", {"jail": BARE}, "warning", "was not given to us"),
+        ("limit of pids", {"jail": BARE}, "warning", "was not given to us"),
+        ("limits of resources", {"jail": BARE}, "warning", "prlimit is missing"),
         ("memory of machines", {"own_memory_refused": "refused"}, "broken", "ptrace"),
         ("adopted machines", {"adopted_memory_refused": "refused"}, "warning", "ptrace_scope=0"),
         ("page map", {"pagemap_scan": False}, "ok", "word by word"),

@@ -54,6 +54,11 @@ async def test_the_jail_shows_no_files_but_the_systems(host: Host, machine: Mach
     seen = {entry.name for entry in root.iterdir()}
     assert seen <= {"usr", "bin", "lib", "lib32", "lib64", "libx32", "sbin", "etc", "proc", "dev"}
     assert {entry.name for entry in (root / "etc").iterdir()} <= {"ld.so.cache"}
+    assert {entry.name for entry in (root / "usr/bin").iterdir()} == {"qemu-system-x86_64"}
+    assert {entry.name for entry in (root / "dev").iterdir()} <= {"null", "urandom", "kvm"}
+    mounts = Path(f"/proc/{machine.pid}/mounts").read_text().splitlines()
+    writable = [each.split()[1] for each in mounts if each.split()[3].split(",")[0] == "rw"]
+    assert set(writable) <= {"/dev/null", "/dev/urandom", "/dev/kvm"}
     assert not (root / str(host.home).lstrip("/")).exists()
 
 
@@ -62,7 +67,7 @@ async def test_qemu_holds_only_what_it_was_given(host: Host, machine: Machine) -
         target = str(fd.readlink())
         if target.startswith("/") and not target.startswith(("/dev/", "/memfd:torpor-")):
             given = {machine.record.top, *machine.record.layers, machine.record.tools}
-            names = {layer.file_name for layer in given} | {"qemu.log"}
+            names = {layer.file_name for layer in given} | {"said"}
             assert Path(target.removesuffix(" (deleted)")).name in names or "golden" in target
 
 
@@ -97,9 +102,16 @@ async def test_a_machine_that_was_forked_cannot_write_what_its_children_read(
     forked = await host.fork(machine, 1)
     assert not any(isinstance(child, VmError) for child in forked.children)
     assert machine.record.top != old_top
+    read = (host.store.root / "layers" / old_top.file_name).stat()
+    held = [Path(f"/proc/{machine.pid}/fd/{fd}").stat() for fd in open_fds(machine.pid)]
+    assert (read.st_dev, read.st_ino) not in [(each.st_dev, each.st_ino) for each in held]
     flags = [flags_of(machine.pid, fd) for fd in open_on(machine.pid, old_top.file_name)]
     assert flags
     assert all(each & os.O_ACCMODE == os.O_RDONLY for each in flags)
+
+
+def open_fds(pid: int) -> list[str]:
+    return [fd.name for fd in Path(f"/proc/{pid}/fd").iterdir()]
 
 
 def open_on(pid: int, name: str) -> list[str]:

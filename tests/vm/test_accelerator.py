@@ -86,7 +86,7 @@ def test_a_host_without_bogomips_is_refused() -> None:
 def test_only_emulation_tells_the_kernel_of_the_tsc() -> None:
     emulated = Accelerator("tcg", "", (7, 2, 0), "qemu-max")
     assert "tsc=reliable tsc_early_khz=" in emulated.kernel_arguments
-    assert "tcg,thread=multi" in emulated.arguments
+    assert "tcg,thread=multi,tb-size=512" in emulated.arguments
     native = Accelerator("kvm", "", (7, 2, 0), "Xeon")
     assert native.kernel_arguments == ""
     assert native.arguments == ("-accel", "kvm", "-cpu", "host")

@@ -1,13 +1,18 @@
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from torpor.vm.jail import FIRST_UID, UIDS, Jail, detect, pick_uid
+from torpor.vm import jail as jails
+from torpor.vm.jail import FIRST_UID, UIDS, Jail, detect, pick_uid, qemu_files
+from torpor.vm.limits import Limits
 
-WHOLE = Jail(own_user=True, namespaces=True, seccomp=True, missing=())
+QEMUS = (Path("/usr/bin/qemu"), Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/share/qemu"))
+WHOLE = Jail(own_user=True, namespaces=True, seccomp=True, missing=(), seen=QEMUS)
+LIMITS = Limits(memory=1 << 30, cpus=2, processes=90, descriptors=500, file=1 << 33)
 
 
 def wrap(jail: Jail, *, kvm: bool = False) -> list[str]:
@@ -43,12 +48,43 @@ def test_a_machine_outlives_the_program_that_started_it() -> None:
     assert "--die-with-parent" not in wrap(WHOLE)
 
 
-def test_only_programs_can_be_seen_and_nothing_can_be_written() -> None:
+def test_only_what_qemu_needs_can_be_seen_and_nothing_can_be_written() -> None:
     line = wrap(WHOLE)
-    assert [word for word in line if "bind" in word and not word.startswith("--ro-bind")] == []
-    sources = [line[i + 1] for i, word in enumerate(line) if word.startswith("--ro-bind")]
-    for source in sources:
-        assert source.startswith(("/usr", "/bin", "/lib", "/sbin", "/etc/ld.so.cache"))
+    bound = [(word, line[i + 1]) for i, word in enumerate(line) if "bind" in word]
+    assert [place for word, place in bound if not word.startswith("--ro-bind")] == [
+        "/dev/null", "/dev/urandom",
+    ]  # fmt: skip
+    read_only = {place for word, place in bound if word.startswith("--ro-bind")}
+    assert read_only == {*map(str, QEMUS), "/etc/ld.so.cache"}
+    assert "--dev" not in line
+    frozen = [line[i + 1] for i, word in enumerate(line) if word == "--remount-ro"]
+    assert frozen == ["/proc", "/"]
+
+
+def test_limits_come_first_so_that_they_hold_for_all_that_follows() -> None:
+    line = replace(WHOLE, resource_limits=True).wrap(
+        ["qemu"], uid=FIRST_UID, info_fd=9, kvm=False, limits=LIMITS
+    )
+    assert line[: line.index("setpriv")] == [
+        "prlimit", "--core=1:1", "--nofile=500:500", f"--fsize={1 << 33}:{1 << 33}",
+        "--memlock=0:0", "--nproc=90:90", "--",
+    ]  # fmt: skip
+
+
+def test_processes_of_a_shared_user_are_not_counted() -> None:
+    mine = replace(WHOLE, resource_limits=True, own_user=False)
+    line = mine.wrap(["qemu"], uid=0, info_fd=9, kvm=False, limits=LIMITS)
+    assert [word for word in line if word.startswith("--nproc")] == []
+
+
+def test_qemu_waits_at_the_gate_with_namespaces_and_without() -> None:
+    line = WHOLE.wrap(["qemu"], uid=0, info_fd=9, kvm=False, gate=11)
+    assert after(line, "--block-fd") == "11"
+    bare = Jail(own_user=False, namespaces=False, seccomp=False, missing=())
+    line = bare.wrap(["qemu", "-x"], uid=0, info_fd=9, kvm=False, gate=11)
+    assert line[:2] == ["sh", "-c"]
+    assert "/proc/self/fd/11" in line[2]
+    assert line[-2:] == ["qemu", "-x"]
 
 
 def test_the_device_of_kvm_is_given_only_when_it_is_used(
@@ -61,7 +97,7 @@ def test_the_device_of_kvm_is_given_only_when_it_is_used(
         Path, "stat", lambda p, **k: real(tmp_path / "kvm" if str(p) == "/dev/kvm" else p, **k)
     )
     line = wrap(WHOLE, kvm=True)
-    assert after(line, "--dev-bind") == "/dev/kvm"
+    assert "/dev/kvm" in [line[i + 1] for i, word in enumerate(line) if word == "--dev-bind"]
     assert f"--groups={(tmp_path / 'kvm').stat().st_gid}" in line
     assert "--clear-groups" not in line
 
@@ -116,14 +152,17 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
 
 PASSES = 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
 QEMU = "echo '-sandbox on'"
+LISTED = "echo 'libc.so.6 => /usr/lib/x86_64-linux-gnu/libc.so.6 (0x0)'"
 
 
 async def test_a_host_with_all_programs_has_all_of_the_jail(programs: Programs) -> None:
-    programs("true", setpriv=PASSES, bwrap=PASSES, qemu_system_x86_64=QEMU)
+    programs("true", "prlimit", setpriv=PASSES, bwrap=PASSES, qemu_system_x86_64=QEMU, ldd=LISTED)
     found = await detect()
-    assert (found.namespaces, found.seccomp) == (True, True)
+    assert (found.namespaces, found.seccomp, found.resource_limits) == (True, True, True)
     assert found.own_user == (os.geteuid() == 0)
-    assert len(found.missing) == (os.geteuid() != 0)
+    assert Path("/usr") not in found.seen
+    missing = [why for why in found.missing if not why.startswith("limit of")]  # as the host has it
+    assert len(missing) == (os.geteuid() != 0)
 
 
 async def test_a_host_without_any_program_has_none_and_says_why(programs: Programs) -> None:
@@ -131,8 +170,8 @@ async def test_a_host_without_any_program_has_none_and_says_why(programs: Progra
     found = await detect()
     assert (found.own_user, found.namespaces, found.seccomp) == (False, False, False)
     reasons = " ".join(found.missing)
-    assert len(found.missing) == 3
     assert "bwrap (package bubblewrap) is missing" in reasons
+    assert "prlimit (package util-linux) is missing" in reasons
     assert "qemu-system-x86_64" in reasons
     if os.geteuid() == 0:
         assert "setpriv (package util-linux) is missing" in reasons
@@ -146,7 +185,7 @@ async def test_a_user_who_is_not_root_has_no_other_user_to_give(
     found = await detect()
     assert not found.own_user
     assert found.namespaces
-    assert found.missing == ("a user of its own: only root can give one; QEMU runs as you",)
+    assert "a user of its own: only root can give one; QEMU runs as you" in found.missing
 
 
 @pytest.mark.parametrize(
@@ -180,4 +219,32 @@ async def test_a_qemu_without_a_filter_is_noticed(programs: Programs, line: str)
     programs("true", setpriv=PASSES, bwrap=PASSES, qemu_system_x86_64=line)
     found = await detect()
     assert not found.seccomp
-    assert "built without seccomp" in found.missing[-1]
+    assert [why for why in found.missing if "built without seccomp" in why]
+
+
+async def test_no_shell_and_no_interpreter_is_among_what_qemu_sees() -> None:
+    if shutil.which(jails.QEMU) is None:
+        pytest.skip("QEMU is not installed here")
+    seen = await qemu_files()
+    assert Path("/usr") not in seen
+    held = {
+        file.name
+        for place in seen
+        for file in ([place] if place.is_file() else place.rglob("*"))
+        if file.is_file() and os.access(file, os.X_OK) and ".so" not in file.name
+    }
+    assert jails.QEMU in held
+    shells = {"sh", "bash", "dash", "busybox", "perl", "env", "node", "ruby", "lua", "gdb"}
+    assert held & shells == set()
+    assert [
+        name for name in held if name.startswith(("python", "perl5", "gcc", "qemu-bridge"))
+    ] == []
+
+
+async def test_where_libraries_cannot_be_listed_qemu_sees_all_programs_and_that_is_said(
+    programs: Programs,
+) -> None:
+    programs("true", "prlimit", setpriv=PASSES, bwrap=PASSES, qemu_system_x86_64=QEMU)
+    found = await detect()
+    assert Path("/usr") in found.seen
+    assert [why for why in found.missing if why.startswith("only its files: ")]

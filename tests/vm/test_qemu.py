@@ -145,8 +145,8 @@ def test_its_name_is_a_word_of_its_own_and_its_size_is_as_asked() -> None:
 def test_what_differs_between_accelerators_is_what_they_say() -> None:
     native, emulated = line(name="kvm"), line(name="tcg")
     assert values(native, "-accel") == ["kvm"]
-    assert values(emulated, "-accel") == ["tcg,thread=multi"]
+    assert values(emulated, "-accel") == ["tcg,thread=multi,tb-size=512"]
     differing = {*native} ^ {*emulated}
-    assert differing == {"kvm", "host", "tcg,thread=multi", "max"}
+    assert differing == {"kvm", "host", "tcg,thread=multi,tb-size=512", "max"}
     boot = line(name="kvm", kernel=Kernel(30, 31))
     assert "tsc" not in values(boot, "-append")[0]

@@ -43,6 +43,11 @@ def doctor(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the findings as JSON on standard output.")
     ] = False,
+    fix: Annotated[
+        bool,
+        typer.Option("--fix", help="Put right what can be; each change is shown and asked for."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --fix: do not ask.")] = False,
 ) -> None:
     """Say what this host can do, what it lacks and what to do about it.
 
@@ -50,9 +55,13 @@ def doctor(
     """
     from torpor.cli.facts import gather
     from torpor.cli.findings import diagnose
+    from torpor.cli.fixing import put_right
     from torpor.cli.tables import print_findings, print_json
 
-    findings = diagnose(run(gather(working_places())))
+    facts = run(gather(working_places()))
+    if fix and put_right(facts, ask=not yes):
+        facts = run(gather(working_places()))
+    findings = diagnose(facts)
     ok = all(finding.state != "broken" for finding in findings)
     if as_json:
         print_json({"ok": ok, "findings": findings})

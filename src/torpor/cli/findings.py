@@ -40,7 +40,6 @@ def diagnose(facts: Facts) -> list[Finding]:
         system(facts.system),
         accelerator(facts.accelerator, facts.accelerator_problem, facts.kvm),
         *jail(facts.jail, facts.jail_problem, root=facts.root),
-        limits(),
         namespaces(facts.sysctls, facts.jail),
         own_memory(facts.own_memory_refused, facts.jail),
         adopted_memory(facts.adopted_memory_refused, facts.jail, facts.sysctls),
@@ -105,35 +104,60 @@ def jail(found: Jail | None, problem: str, *, root: bool) -> list[Finding]:
         _part(
             "namespaces",
             active=found.namespaces,
-            seen="QEMU sees no network, no other processes and only the system's programs",
+            seen="QEMU sees no network, no other processes, and can write no file by its path",
             why=missing.get("namespaces", ""),
             todo="Install bubblewrap, and see `user namespaces` below.",
         ),
         _part(
             "system calls",
             active=found.seccomp,
-            seen="filtered by QEMU's own sandbox",
+            seen="filtered by QEMU's own sandbox"
+            + (", and by a filter around it" if found.namespaces else ""),
             why=missing.get("QEMU's sandbox", ""),
             todo="Use the distribution's QEMU.",
         ),
+        _part(
+            "files",
+            active=found.namespaces and Path("/usr") not in found.seen,
+            seen="QEMU sees its own program, libraries and firmware, and no shell",
+            why=missing.get("only its files", "QEMU sees what its user sees, without namespaces"),
+            todo="See `namespaces` above; install libc-bin.",
+        ),
+        *_limits(found, missing),
     ]
+
+
+LIMITS = {
+    "memory": "a QEMU that takes more than its machine needs is ended, and nobody else",
+    "cpu": "QEMU gets processor time for its virtual processors and one more",
+    "pids": "QEMU can start no more processes and threads than it needs",
+}
+"""What each control group's controller keeps from happening."""
+
+
+def _limits(found: Jail, missing: dict[str, str]) -> Iterable[Finding]:
+    for controller, seen in LIMITS.items():
+        yield _part(
+            f"limit of {controller}",
+            active=found.groups is not None and controller not in found.groups.lacking,
+            seen=seen,
+            why=missing.get(f"limit of {controller}", ""),
+            todo="Run Torpor as root, or in a group of its own: systemd-run --user --scope -p"
+            " Delegate=yes; in a unit: Delegate=yes.",
+        )
+    yield _part(
+        "limits of resources",
+        active=found.resource_limits,
+        seen="no core, and bounds on descriptors, file sizes and locked memory",
+        why=missing.get("resource limits", ""),
+        todo="Install util-linux.",
+    )
 
 
 def _part(what: str, *, active: bool, seen: str, why: str, todo: str) -> Finding:
     if active:
         return Finding("jail", what, "ok", f"active: {seen}")
     return Finding("jail", what, "warning", f"not active: {why}", todo)
-
-
-def limits() -> Finding:
-    """Memory and processor limits on QEMU: not there yet, and that is to be said."""
-    return Finding(
-        "jail",
-        "limits",
-        "warning",
-        "not active: Torpor sets no limits on QEMU's memory and processor time yet",
-        "Run no more machines at once than the host has memory for.",
-    )
 
 
 def namespaces(sysctls: dict[str, int | None], found: Jail | None) -> Finding:
@@ -210,7 +234,7 @@ def program(found: Program) -> Finding:
     without = {
         "machines": "missing: no machine can run without it",
         "images": "missing: no image can be built without it",
-        "jail": "missing: machines run outside namespaces without it",
+        "jail": "missing: a part of the jail around machines is not active without it",
     }[tool.use]
     state: Literal["warning", "broken"] = "warning" if tool.use == "jail" else "broken"
     todo = f"Install the package {tool.package} (`./dev setup`)."

@@ -10,6 +10,7 @@ one.
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import time
 from dataclasses import replace
@@ -29,13 +30,15 @@ async def refusal(jail: Jail, *, stranger: bool) -> str | None:
 
     ``stranger``: of one that does not descend from us, as after a restart.
     """
-    return await asyncio.to_thread(_refusal, replace(jail, seccomp=False), stranger)
+    sleep = Path(shutil.which("sleep") or "/bin/sleep")
+    jail = replace(jail, seccomp=False, seen=(*jail.seen, sleep))
+    return await asyncio.to_thread(_refusal, jail, sleep, stranger)
 
 
-def _refusal(jail: Jail, stranger: bool) -> str | None:
+def _refusal(jail: Jail, sleep: Path, stranger: bool) -> str | None:
     reader, writer = os.pipe()
     try:
-        command = jail.wrap(["sleep", LIFE], uid=FIRST_UID, info_fd=writer, kvm=False)
+        command = jail.wrap([str(sleep), LIFE], uid=FIRST_UID, info_fd=writer, kvm=False)
         started = _start(command, writer, stranger=stranger)
     finally:
         os.close(writer)

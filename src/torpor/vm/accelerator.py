@@ -21,6 +21,9 @@ from torpor.vm.errors import HostError
 KVM_LIMIT = 5.0
 """Seconds that the kernel may take to its first line under KVM; it takes about 0.1."""
 QEMU = "qemu-system-x86_64"
+TRANSLATED_MIB = 512
+"""Memory for translated code under emulation. QEMU's own choice is an eighth of the host's memory,
+at most 1 GiB (``tcg/region.c``); it counts towards a machine's limit, so it is fixed."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Accelerator:
         """QEMU's arguments: all that differs between the accelerators."""
         if self.name == "kvm":
             return ("-accel", "kvm", "-cpu", "host")
-        return ("-accel", "tcg,thread=multi", "-cpu", "max")
+        return ("-accel", f"tcg,thread=multi,tb-size={TRANSLATED_MIB}", "-cpu", "max")
 
     @property
     def kernel_arguments(self) -> str:

@@ -25,6 +25,14 @@ HELLO_SLOWEST = 0.25
 NUDGE_AFTER = 1.0
 """Seconds of silence after which the guest is nudged, while something is awaited of it."""
 NUDGE_SLOWEST = 10.0
+MAX_UNASKED = 16 << 20
+"""Bytes that a guest may send, since the last frame that somebody waited for, without anybody
+waiting: garbage, answers that come too late, streams that are closed. Then the channel ends, so
+that a guest that floods it takes no more of the host than that."""
+MAX_UNSENT = 32 << 20
+"""Bytes that may wait for a guest that does not read, before the channel ends."""
+MAX_WAITING = 1 << 20
+"""Bytes that may wait before a request waits as well."""
 MAX_MESSAGE = 2000
 """Characters of a guest's error message that are passed on."""
 
@@ -52,6 +60,14 @@ class Welcome:
     code: str = ""
 
 
+def _misbehaves(what: str) -> ChannelLostError:
+    return ChannelLostError(
+        f"The guest channel was ended: the machine {what}.",
+        state="The machine runs on; commands in it are not followed any more.",
+        todo="Attach to it again, or end it: something in it may be hostile.",
+    )
+
+
 class Channel:
     """A connection to one machine's agent."""
 
@@ -65,7 +81,7 @@ class Channel:
         self._decoder = wire.Decoder()
         self._numbers = itertools.count(1)
         self._replies: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
-        self._streams: dict[int, Callable[[Frame], None]] = {}
+        self._streams: dict[int, Callable[[Frame], bool | None]] = {}
         self._lost_streams: dict[int, Callable[[VmError], None]] = {}
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._lost: VmError | None = None
@@ -77,10 +93,12 @@ class Channel:
         self._reading: asyncio.Task[None] | None = None
         self._nudging: asyncio.Task[None] | None = None
         self._heard = 0.0
+        self._unasked = 0
 
     async def attach(self, limit: float) -> Welcome:
         """Begin an epoch: say HELLO until the agent echoes it. Raises :exc:`ChannelLostError`."""
         reader, self._writer = await asyncio.open_connection(sock=self._sock)
+        self._writer.transport.set_write_buffer_limits(high=MAX_WAITING)
         self._reading = asyncio.create_task(self._read(reader), name="guest channel")
         self._nudging = asyncio.create_task(self._nudge(), name="guest channel nudges")
         hello = wire.document({"version": wire.VERSION, "epoch": self._epoch})
@@ -126,8 +144,9 @@ class Channel:
         self._replies[number] = reply
         self._idle.clear()
         try:
-            self._write(wire.encode(Kind.REQUEST, number, payload))
             async with asyncio.timeout(limit):
+                await self._room()
+                self._write(wire.encode(Kind.REQUEST, number, payload))
                 answer, data = await reply
         except TimeoutError:
             raise ChannelLostError(
@@ -169,9 +188,14 @@ class Channel:
 
     # Streams
 
-    def open_stream(self, take: Callable[[Frame], None], lost: Callable[[VmError], None]) -> int:
+    def open_stream(
+        self, take: Callable[[Frame], bool | None], lost: Callable[[VmError], None]
+    ) -> int:
         """Return the number of a new stream; ``take`` gets its frames, ``lost`` the channel's
-        end."""
+        end.
+
+        ``take`` says False to a frame that told it nothing new.
+        """
         number = next(self._numbers)
         self._streams[number] = take
         self._lost_streams[number] = lost
@@ -193,19 +217,39 @@ class Channel:
             raise self._lost
         assert self._writer is not None, "attach first"
         self._writer.write(data)
+        if self._writer.transport.get_write_buffer_size() > MAX_UNSENT:
+            self.lose(_misbehaves("does not read what it is sent"))
+            self._writer.transport.abort()
+
+    async def _room(self) -> None:
+        """Wait until what was written before is nearly all under way."""
+        assert self._writer is not None, "attach first"
+        try:
+            await self._writer.drain()
+        except OSError:
+            pass  # it is lost, which _read tells
+        if self._lost is not None:
+            raise self._lost
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         reason: VmError = ChannelLostError("The guest channel was closed.")
         try:
             while data := await reader.read(256 << 10):
                 self._heard = time.monotonic()
+                self._unasked += len(data)
                 for frame in self._decoder.feed(data):
-                    self._take(frame)
+                    if self._take(frame):
+                        self._unasked = 0
+                if self._unasked > MAX_UNASKED:
+                    self.lose(_misbehaves("floods it with what nobody waits for"))
+                    break
         except (OSError, ValueError) as error:
             reason = ChannelLostError(f"The guest channel failed: {error}.")
         if self._explain is not None:
             reason = await self._explain(reason)
         self.lose(reason)
+        if self._writer is not None:
+            self._writer.transport.abort()  # QEMU drops what the guest still sends
 
     async def _nudge(self) -> None:
         """Send a lone flag, which says nothing, while an answer or output is awaited and none
@@ -224,12 +268,13 @@ class Channel:
             else:
                 pause = NUDGE_AFTER
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: Frame) -> bool:
+        """Give a frame to whoever waits for it; say whether anybody does."""
         if frame.kind == Kind.WELCOME:
-            self._take_welcome(frame)
-        elif not self._welcome.done():
-            return  # of an earlier epoch
-        elif frame.kind == Kind.BORN:
+            return self._take_welcome(frame)
+        if not self._welcome.done():
+            return False  # of an earlier epoch
+        if frame.kind == Kind.BORN:
             self.lose(
                 ChannelLostError(
                     "The guest agent was started anew.",
@@ -241,15 +286,19 @@ class Channel:
             reply = self._replies.get(frame.stream)
             if reply is not None and not reply.done():
                 reply.set_result(wire.parse_document(frame.payload))
+                return True
         else:
             take = self._streams.get(frame.stream)
             if take is not None:
-                take(frame)
+                # A stream says False to what told it nothing new. Gaps are rare, and a guest could
+                # go on telling of them.
+                return take(frame) is not False and frame.kind != Kind.GAP
+        return False
 
-    def _take_welcome(self, frame: Frame) -> None:
+    def _take_welcome(self, frame: Frame) -> bool:
         said, _ = wire.parse_document(frame.payload)
         if said.get("epoch") != self._epoch or self._welcome.done():
-            return
+            return False
         if said.get("version") != wire.VERSION:
             raise WireError(f"the agent speaks version {plain(said.get('version'), 20)}")
         try:
@@ -265,6 +314,7 @@ class Channel:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise WireError(f"a welcome that is none: {error}") from None
+        return True
 
     def lose(self, reason: VmError) -> None:
         """End everything that waits for this channel with ``reason``; the first reason stays."""

@@ -9,6 +9,10 @@ KEEP = 64 << 10
 """Bytes of console output that are kept."""
 SAVE_EVERY = 0.25
 """Seconds between two writes of what is kept."""
+PIECE = 64 << 10
+REST = 0.01
+"""Seconds between two reads of ``PIECE`` bytes at most: QEMU makes a guest that prints faster wait,
+and it takes little of this program's time."""
 
 
 class Console:
@@ -32,12 +36,13 @@ class Console:
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while data := await reader.read(16 << 10):
+            while data := await reader.read(PIECE):
                 self._kept += data
                 self._earlier = max(0, self._earlier - max(0, len(self._kept) - KEEP))
                 del self._kept[:-KEEP]
                 self._save()
                 self._news.set()
+                await asyncio.sleep(REST)
         except OSError:
             pass  # the machine is gone: what was read stays
         finally:

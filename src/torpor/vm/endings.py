@@ -82,16 +82,22 @@ def read_log(file: Path) -> str:
         return ""
 
 
-def explain_end(machine: str, cause: Cause, console: Console, said: str) -> MachineDiedError:
-    """Return the end of a machine whose process went by itself."""
+def explain_end(
+    machine: str, cause: Cause, console: Console, said: str, what: str = ""
+) -> MachineDiedError:
+    """Return the end of a machine whose process went by itself. ``what`` happened is told in place
+    of what follows from the cause, if it is known better."""
     tail = console.tail()
-    happened = {
-        Cause.POWER_OFF: f"Machine {machine} was powered off from inside.",
-        Cause.REBOOT: f"Machine {machine} was rebooted from inside.",
-        Cause.PANIC: f"The kernel of machine {machine} panicked.",
-        Cause.SIGNAL: f"Machine {machine} was ended by a signal to its process.",
-        Cause.CRASH: f"Machine {machine} died: its process ended without being asked to.",
-    }[cause]
+    happened = (
+        what
+        or {
+            Cause.POWER_OFF: f"Machine {machine} was powered off from inside.",
+            Cause.REBOOT: f"Machine {machine} was rebooted from inside.",
+            Cause.PANIC: f"The kernel of machine {machine} panicked.",
+            Cause.SIGNAL: f"Machine {machine} was ended by a signal to its process.",
+            Cause.CRASH: f"Machine {machine} died: its process ended without being asked to.",
+        }[cause]
+    )
     if cause is Cause.PANIC:
         _, panic, after = console.tail(200).rpartition("Kernel panic")
         tail = "\n".join((panic + after).split("\n")[:12]) if panic else tail

@@ -13,12 +13,17 @@ from typing import Any, NamedTuple
 
 from torpor.guest import wire
 from torpor.guest.wire import Frame, Kind, WireError
-from torpor.vm.channel import Channel
+from torpor.vm.channel import MAX_MESSAGE, Channel, plain
 from torpor.vm.errors import ChannelLostError, GuestError, VmError
 
 STDOUT, STDERR = 1, 2
 WINDOW = 256 << 10
 """Bytes that may be under way in each direction of a stream."""
+LARGEST = 1 << 62
+"""Bytes that a stream has at most; what is told beyond that is a lie, and fits into no frame."""
+JOINED = 4 << 10
+"""Bytes up to which output that waits is joined: a guest could send a window of single bytes, and
+each piece costs far more than that."""
 
 
 class Output(NamedTuple):
@@ -109,7 +114,7 @@ class Flow:
 
     def _check(self, answer: dict[str, Any]) -> None:
         for name in ("stdin_seq", "end"):
-            if type(answer.get(name)) is not int or answer[name] < 0:
+            if type(answer.get(name)) is not int or not 0 <= answer[name] <= LARGEST:
                 raise ChannelLostError(f"The guest did not say {name!r} of {self.what}.")
         if answer["end"] < self.received or answer["stdin_seq"] < self._stdin_acked:
             raise GuestError(
@@ -156,13 +161,17 @@ class Flow:
             with contextlib.suppress(VmError):  # a lost channel is told by output()
                 self._channel.send(Kind.ACK, self._stream, wire.ack(self.received))
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: Frame) -> bool:
+        """Take in a frame; say whether it told anything new."""
+        before = self._stdin_acked
         try:
             self._take_checked(frame)
         except (WireError, KeyError, TypeError, ValueError, OverflowError) as error:
             self._leave()
-            self._fail(ChannelLostError(f"The guest broke the stream of {self.what}: {error}."))
+            why = plain(str(error), MAX_MESSAGE)
+            self._fail(ChannelLostError(f"The guest broke the stream of {self.what}: {why}."))
         self._news.set()
+        return frame.kind != Kind.ACK or self._stdin_acked > before
 
     def _take_checked(self, frame: Frame) -> None:
         if frame.kind == Kind.CHUNK:
@@ -173,11 +182,15 @@ class Flow:
             if not data or end > self._acked + WINDOW:
                 raise WireError("nothing, or more than the window allows")
             self._arrived_seq = end
-            self._arrived.append(Output(seq, source, data))
+            last = self._arrived[-1] if self._arrived else None
+            if isinstance(last, Output) and last.source == source and len(last.data) < JOINED:
+                self._arrived[-1] = Output(last.seq, source, last.data + data)
+            else:
+                self._arrived.append(Output(seq, source, data))
         elif frame.kind == Kind.GAP:
             gap, _ = wire.parse_document(frame.payload)
             start, end = int(gap["from"]), int(gap["to"])
-            if start != self._arrived_seq or end <= start:
+            if start != self._arrived_seq or not start < end <= LARGEST:
                 raise WireError("a gap that is none")
             # What is lost takes nothing of the window, and what is not yet read still does.
             self._acked += end - start

@@ -94,6 +94,7 @@ async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
                 clock.mark("rest")
         if made is None:
             clock.mark("commit")
+            await new.detach()
             made = new.commit()
         return Frozen(made, clock.times(synced), hooks)
 

@@ -20,6 +20,7 @@ from torpor.vm.accelerator import QEMU, Accelerator
 from torpor.vm.aftermath import Aftermath, Kernels
 from torpor.vm.agent import AgentCode, Identity
 from torpor.vm.bases import OpenBases
+from torpor.vm.cgroups import find_groups
 from torpor.vm.chains import Chains
 from torpor.vm.errors import HostError, VmError, told
 from torpor.vm.flatten import DEPTH
@@ -299,15 +300,19 @@ class Host:
 
     async def _recover(self) -> None:
         left = sorted(self._site.directory.iterdir())
+        groups = await asyncio.to_thread(find_groups, self._site.name)
         recovered = []
         for directory in left:
-            done, machine = await recover_machine(self._site, self._aftermath, directory)
+            done, machine = await recover_machine(self._site, self._aftermath, directory, groups)
             recovered.append(done)
             if machine is not None:
                 self._enter(machine)
         self.recovered = tuple(recovered)
         if not self.machines:
             await end_all(self._site.name)  # started by a program killed before it noted them
+        for name in groups.keys() - {machine.record.name for machine in self.machines.values()}:
+            with contextlib.suppress(OSError):  # a process that cannot be ended: tried again then
+                await groups[name].remove()
         self.collect()
         for snapshot in self.store.ids():
             if not self.store.durable(snapshot):

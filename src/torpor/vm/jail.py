@@ -1,28 +1,32 @@
-"""The jail around QEMU: an unprivileged user, namespaces of its own, only its files, QEMU's
+"""The jail around QEMU: an unprivileged user, namespaces of its own, only its files, limits, QEMU's
 sandbox.
 
 A guest that breaks out of QEMU finds itself as nobody in particular, with no network, no other
-processes, no files but the system's programs, no capabilities and a system call filter. What a
-machine works on (memory, disks, sockets) reaches QEMU as open descriptors, so none of it has a path
-inside.
+processes, no files but QEMU's own program and libraries, no capabilities, a system call filter and
+limits on what it may take. What a machine works on (memory, disks, sockets) reaches QEMU as open
+descriptors, so none of it has a path inside.
 """
 
 import asyncio
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torpor.vm.accelerator import QEMU
+from torpor.vm.cgroup_trees import CONTROLLERS, Tree, find_tree
+from torpor.vm.limits import Limits
 from torpor.vm.processes import find_by_prefix
+from torpor.vm.seccomp import filter_file
 
 FIRST_UID = 0x7000_0000
 """The first of the user ids for machines: above those that systemd gives to containers
 (524288 to 1879048191, ``UIDS-GIDS.md``)."""
 UIDS = 1 << 16
-PROGRAMS = ("setpriv", "bwrap", QEMU)
+PROGRAMS = ("prlimit", "setpriv", "sh", "bwrap", QEMU)
 """What a machine's process is, one after the other, on its way into the jail."""
+_MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
 
@@ -34,14 +38,32 @@ class Jail:
     namespaces: bool
     seccomp: bool
     missing: tuple[str, ...]
+    seen: tuple[Path, ...] = (Path("/usr"),)
+    """Files and directories of the host that are seen inside, where they are outside."""
+    groups: Tree | None = None
+    """Where machines get their control groups."""
+    resource_limits: bool = False
 
-    def wrap(self, qemu: list[str], *, uid: int, info_fd: int, kvm: bool) -> list[str]:
+    def wrap(
+        self,
+        qemu: list[str],
+        *,
+        uid: int,
+        info_fd: int,
+        kvm: bool,
+        limits: Limits | None = None,
+        gate: int | None = None,
+        calls: int | None = None,
+    ) -> list[str]:
         """Return the command line that runs ``qemu`` in the jail.
 
         ``uid`` is a machine's own user id, used when we are root; bubblewrap writes the process id
-        of QEMU as JSON to ``info_fd``.
+        of QEMU as JSON to ``info_fd``. QEMU starts when there is something to read from ``gate``;
+        ``calls`` is a descriptor of the filter of its system calls (:mod:`torpor.vm.seccomp`).
         """
         command: list[str] = []
+        if self.resource_limits and limits is not None:
+            command += ["prlimit", *limits.resource_limits(own_user=self.own_user), "--"]
         if self.own_user:
             groups = [f"--groups={Path('/dev/kvm').stat().st_gid}"] if kvm else ["--clear-groups"]
             command += [
@@ -53,31 +75,40 @@ class Jail:
                 "--",
             ]
         if self.namespaces:
-            command += _bubblewrap(info_fd, kvm)
+            command += _bubblewrap(self.seen, info_fd, kvm, gate, calls)
+        elif gate is not None:
+            wait = f'read -r go </proc/self/fd/{gate} && exec "$@"'
+            command += ["sh", "-c", wait, "sh"]
         if self.seccomp:
             qemu = [*qemu, "-sandbox", SANDBOX]
         return command + qemu
 
 
-def _bubblewrap(info_fd: int, kvm: bool) -> list[str]:
+def _bubblewrap(
+    seen: Iterable[Path], info_fd: int, kvm: bool, gate: int | None, calls: int | None
+) -> list[str]:
     # No --die-with-parent: machines outlive the program that started them.
     # fmt: off
     arguments = [
         "bwrap", "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net",
         "--unshare-uts", "--unshare-cgroup-try", "--as-pid-1", "--new-session", "--clearenv",
+        "--disable-userns",
         "--hostname", "machine", "--cap-drop", "ALL", "--info-fd", str(info_fd),
-        "--ro-bind", "/usr", "/usr", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache",
     ]
     # fmt: on
-    for name in ("bin", "lib", "lib32", "lib64", "libx32", "sbin"):
-        path = Path("/") / name
-        if path.is_symlink():
-            arguments += ["--symlink", str(path.readlink()), str(path)]
-        elif path.exists():
-            arguments += ["--ro-bind", str(path), str(path)]
-    arguments += ["--proc", "/proc", "--dev", "/dev"]
-    if kvm:
-        arguments += ["--dev-bind", "/dev/kvm", "/dev/kvm"]
+    if gate is not None:
+        arguments += ["--block-fd", str(gate)]
+    if calls is not None:
+        arguments += ["--seccomp", str(calls)]
+    for path in _top_links():
+        arguments += ["--symlink", str(path.readlink()), str(path)]
+    for path in seen:
+        arguments += ["--ro-bind", str(path), str(path)]
+    arguments += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--proc", "/proc"]
+    for device in ("/dev/null", "/dev/urandom", *(["/dev/kvm"] if kvm else [])):
+        arguments += ["--dev-bind", device, device]
+    # Neither files of its own making, nor settings of the kernel and of its own process.
+    arguments += ["--remount-ro", "/proc", "--remount-ro", "/"]
     return [*arguments, "--chdir", "/", "--"]
 
 
@@ -110,14 +141,9 @@ async def detect() -> Jail:
         missing.append("a user of its own: the program setpriv (package util-linux) is missing")
     if os.geteuid() != 0:
         missing.append("a user of its own: only root can give one; QEMU runs as you")
-    trial = Jail(own_user, namespaces=True, seccomp=False, missing=())
-    reader, writer = os.pipe()
-    try:
-        command = trial.wrap(["true"], uid=FIRST_UID, info_fd=writer, kvm=False)
-        why = await _try(command, writer)
-    finally:
-        os.close(reader)
-        os.close(writer)
+    seen = await qemu_files()
+    trial = Jail(own_user, namespaces=True, seccomp=False, missing=(), seen=seen)
+    why = await _try(trial)
     if why:
         missing.append(f"namespaces: {why}")
     seccomp = False
@@ -128,19 +154,72 @@ async def detect() -> Jail:
         seccomp = "not enabled" not in help_text and "no option" not in help_text.lower()
         if not seccomp:
             missing.append("QEMU's sandbox: this QEMU was built without seccomp")
-    return Jail(own_user, not why, seccomp, tuple(missing))
+        if Path("/usr") in seen:
+            missing.append("only its files: QEMU's libraries cannot be listed; it sees all of /usr")
+    resource_limits = shutil.which("prlimit") is not None
+    if not resource_limits:
+        missing.append("resource limits: the program prlimit (package util-linux) is missing")
+    tree = await asyncio.to_thread(find_tree, root=os.geteuid() == 0)
+    if isinstance(tree, str):
+        missing += [f"limit of {name}: {tree}" for name in CONTROLLERS]
+    else:
+        lacking = "the host's control groups lack this controller"
+        missing += [f"limit of {name}: {lacking}" for name in tree.lacking]
+    groups = None if isinstance(tree, str) else tree
+    return Jail(own_user, not why, seccomp, tuple(missing), seen, groups, resource_limits)
 
 
-async def _try(command: list[str], fd: int) -> str:
+async def qemu_files() -> tuple[Path, ...]:
+    """Return what QEMU needs to see of the host: its program, its libraries and its firmware.
+
+    Libraries come with the directory that the distribution has them in: it holds no programs that
+    run others, and binding each of some fifty files takes 13 ms more. If they cannot be found out,
+    all of ``/usr``.
+    """
+    program = shutil.which(QEMU)
+    if program is None or shutil.which("ldd") is None:
+        return _whole()
+    listed = await _output("ldd", program)
+    libraries = [Path(word) for word in listed.split() if word.startswith("/")]
+    if not libraries:
+        return _whole()
+    firmware = (Path(program).resolve().parent.parent / "share/qemu", Path("/usr/share/seabios"))
+    places = [
+        Path(program),
+        *(file.parent if file.parent.name.endswith("-linux-gnu") else file for file in libraries),
+        *(directory for directory in firmware if directory.is_dir()),
+    ]
+    # A link at the top (/lib to /usr/lib) is made inside as well.
+    return tuple(dict.fromkeys(place.parent.resolve() / place.name for place in places))
+
+
+def _whole() -> tuple[Path, ...]:
+    tops = [path for name in _MERGED if (path := Path("/", name)).is_dir()]
+    return (Path("/usr"), *(path for path in tops if not path.is_symlink()))
+
+
+def _top_links() -> list[Path]:
+    return [path for name in _MERGED if (path := Path("/", name)).is_symlink()]
+
+
+async def _try(trial: Jail) -> str:
     if shutil.which("bwrap") is None:
         return "the program bwrap (package bubblewrap) is missing"
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        pass_fds=(fd,),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, error = await process.communicate()
+    true = shutil.which("true") or "/bin/true"
+    trial = replace(trial, seen=(*trial.seen, Path(true)))
+    reader, writer = os.pipe()
+    calls = filter_file()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *trial.wrap([true], uid=FIRST_UID, info_fd=writer, kvm=False, calls=calls),
+            pass_fds=(writer, calls),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, error = await process.communicate()
+    finally:
+        for fd in (reader, writer, calls):
+            os.close(fd)
     if process.returncode == 0:
         return ""
     lines = error.decode("utf-8", "replace").strip().splitlines()

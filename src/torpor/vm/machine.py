@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from torpor.vm.agent import AgentCode, GuestAgent
+from torpor.vm.cgroups import Group
 from torpor.vm.channel import Channel
 from torpor.vm.console import Console
 from torpor.vm.disk import Layer
@@ -29,10 +30,11 @@ from torpor.vm.errors import (
     VmError,
     told,
 )
-from torpor.vm.launch import AGENT, CONSOLE, MONITOR, SAID, TRACE, Launched
+from torpor.vm.launch import AGENT, CONSOLE, MONITOR, TRACE, Launched
 from torpor.vm.manifest import MachineRecord, write_record
 from torpor.vm.processes import DeathWatch
 from torpor.vm.qmp import Qmp, QmpError, connect_unix
+from torpor.vm.said import Said
 from torpor.vm.statistics import GUEST_LIMIT, Statistics, take_statistics
 from torpor.vm.thaw_times import ThawTimes
 
@@ -55,9 +57,16 @@ class Machine:
     """
 
     def __init__(
-        self, directory: Path, record: MachineRecord, started: Launched | None = None
+        self,
+        directory: Path,
+        record: MachineRecord,
+        started: Launched | None = None,
+        group: Group | None = None,
     ) -> None:
         self.directory = directory
+        self.group = group
+        """The control group of the process that it has at present, if there is one."""
+        self._said = Said(directory)
         self.record = record
         self.console = Console(directory / CONSOLE_LOG)
         self._end: asyncio.Future[VmError] = asyncio.get_running_loop().create_future()
@@ -93,6 +102,7 @@ class Machine:
     def have_process(self, started: Launched) -> None:
         """Watch over a new process."""
         self._child = started.child
+        self.group = started.group
         self._dead = False
         self._gone = asyncio.get_running_loop().create_future()
         self._shutdown = None
@@ -150,6 +160,8 @@ class Machine:
         """Connect to monitor and console. Raises :exc:`LaunchError` or the machine's end."""
         fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            self._said.open()
+            self._said.follow()
             await self.console.follow(connect_unix(fd, CONSOLE))
             monitor = connect_unix(fd, MONITOR)
         except OSError as error:
@@ -235,10 +247,12 @@ class Machine:
         write_record(self.directory, self.record)
 
     def promote_top(self, new: Layer) -> None:
-        """Note that ``new`` is the writable layer now, over the one that was."""
-        old = self.directory / self.record.top.file_name
+        """Note that ``new`` is the writable layer now, over the one that was.
+
+        That one's file stays in the directory until the store's is one that QEMU has never had
+        open (:mod:`torpor.vm.detach`).
+        """
         self.update(layers=(*self.record.layers, self.record.top), top=new)
-        old.unlink(missing_ok=True)
 
     # Doing one thing at a time
 
@@ -309,9 +323,25 @@ class Machine:
             await asyncio.to_thread(self._child.wait)
         trace = read_log(self.directory / TRACE)
         cause = cause_of(self._shutdown, trace, self.console.since_followed())
+        full = self.group is not None and self.group.out_of_memory()
+        await self.leave_group()
         if self._ending:
             return cause, MachineDiedError(f"Machine {self.id} was ended.")
-        return cause, explain_end(self.id, cause, self.console, read_log(self.directory / SAID))
+        what = ""
+        if full and cause is Cause.CRASH:
+            what = (
+                f"Machine {self.id} was ended: its QEMU used up the memory that one of"
+                f" {self.record.shape} may take."
+            )
+        reason = explain_end(self.id, cause, self.console, self._said.text(500), what)
+        return cause, reason
+
+    async def leave_group(self) -> None:
+        """Remove the control group of a process that has gone."""
+        group, self.group = self.group, None
+        if group is not None:
+            with contextlib.suppress(OSError):  # whoever opens the host next tries again
+                await group.remove()
 
     async def explain(self, error: VmError) -> VmError:
         """Return the machine's end if that is why ``error`` came about, else ``error``.
@@ -403,6 +433,7 @@ class Machine:
         if self._qmp is not None:
             await self._qmp.disconnect()
         await self.console.close()
+        self._said.close()
 
     async def remove(self) -> None:
         """End the machine and remove its directory."""

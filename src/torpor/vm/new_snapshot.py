@@ -14,6 +14,7 @@ from typing import Literal
 from torpor.vm import base, manifest
 from torpor.vm.accelerator import host_boot_id
 from torpor.vm.delta import write_delta
+from torpor.vm.detach import detach_file, detach_layer
 from torpor.vm.disk import Layer, create_layer, is_empty_layer
 from torpor.vm.errors import FreezeError
 from torpor.vm.hooks import HookLimits
@@ -172,6 +173,16 @@ class NewSnapshot:
         await self._machine.qmp.put_layer(self._next_top, self._record.top)
         self._machine.promote_top(self._next_top)
         self.top_file = kept
+
+    async def detach(self) -> None:
+        """Make what the machine, which runs on, could still write into files that it cannot."""
+        if self._memory != "none":
+            await asyncio.to_thread(detach_file, self._partial / DEVICES)
+        for layer in self._machine.record.layers:
+            written = self._machine.directory / layer.file_name
+            if written.exists():
+                await asyncio.to_thread(detach_layer, self._store, layer)
+                written.unlink()
 
     async def find_top(self) -> bool:
         """Say whether the top layer is empty, and so no part of the snapshot."""

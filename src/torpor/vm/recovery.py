@@ -1,17 +1,21 @@
 """What an earlier program has left in a host's directory: adopted, started again, kept or ended."""
 
+import asyncio
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from torpor.vm import manifest as documents
 from torpor.vm.aftermath import Aftermath
+from torpor.vm.cgroups import Group
+from torpor.vm.detach import detach_layer
 from torpor.vm.disk import Layer, node_name
 from torpor.vm.endings import Cause, cause_of, explain_end, read_log
 from torpor.vm.errors import MachineDiedError, VmError
 from torpor.vm.jail import end_all
-from torpor.vm.launch import SAID, TRACE
+from torpor.vm.launch import TRACE
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import RECORD, MachineRecord
 from torpor.vm.thaw import Site
@@ -31,7 +35,7 @@ class Recovered:
 
 
 async def recover_machine(
-    site: Site, successions: Aftermath, directory: Path
+    site: Site, aftermath: Aftermath, directory: Path, groups: Mapping[str, Group]
 ) -> tuple[Recovered, Machine | None]:
     """Do what is right with the machine in ``directory``; return it if it runs."""
     try:
@@ -49,12 +53,14 @@ async def recover_machine(
     if not record.ready:
         why = "it had not been woken yet" if alive else "its process is gone"
         return await _discard(site, directory, why)
+    group = groups.get(record.name)
     if record.rebooting or not alive:
-        return await _succeed(site, successions, Machine(directory, replace(record, process=None)))
-    machine = Machine(directory, record)
+        machine = Machine(directory, replace(record, process=None), group=group)
+        return await _succeed(site, aftermath, machine)
+    machine = Machine(directory, record, group=group)
     try:
         await machine.connect()
-        await _find_top(machine)
+        await _find_top(site, machine)
         await machine.qmp.cont()
         agent = await machine.attached()
         await agent.resume()
@@ -66,15 +72,16 @@ async def recover_machine(
 
 
 async def _succeed(
-    site: Site, successions: Aftermath, machine: Machine
+    site: Site, aftermath: Aftermath, machine: Machine
 ) -> tuple[Recovered, Machine | None]:
     """Go on with a machine whose process went, or is being started again, with nobody there."""
     await end_all(machine.record.name)  # one that was being started
+    await machine.leave_group()
     trace = read_log(machine.directory / TRACE)
     cause = Cause.REBOOT if machine.record.rebooting else cause_of(None, trace, "")
-    said = read_log(machine.directory / SAID)
-    reason = explain_end(machine.id, cause, machine.console, said)
-    end = await successions.decide(machine, cause, reason)
+    # What QEMU said is gone: it was in a pipe that nobody had open any more.
+    reason = explain_end(machine.id, cause, machine.console, "")
+    end = await aftermath.decide(machine, cause, reason)
     if end is None:
         return Recovered(machine.id, "rebooted", "it was being rebooted from inside"), machine
     await machine.disconnect()
@@ -84,7 +91,7 @@ async def _succeed(
     return Recovered(machine.id, outcome, f"its process is gone: {end}", snapshot), None
 
 
-async def _find_top(machine: Machine) -> None:
+async def _find_top(site: Site, machine: Machine) -> None:
     """Note the top layer that QEMU really writes to, if a fork was cut off right after its
     change."""
     name = await machine.qmp.disk_top("root")
@@ -92,7 +99,10 @@ async def _find_top(machine: Machine) -> None:
         new = Layer(file.stem, "qcow2", machine.record.top.size)
         if node_name(new) == name and new != machine.record.top:
             machine.promote_top(new)
+    below = {layer.file_name: layer for layer in machine.record.layers}
     for file in machine.directory.glob("*.qcow2"):
+        if file.name in below:  # the freeze was cut off before it was detached
+            await asyncio.to_thread(detach_layer, site.store, below[file.name])
         if file.name != machine.record.top.file_name:
             file.unlink()
 

@@ -44,8 +44,12 @@ async def settle_layers(store: Store, machine: Machine) -> None:
         top = machine.record.top
         if file.name == top.file_name:
             continue
-        if await is_empty_layer(file, top.size):
+        # The store has it already; what it has been copied for (torpor.vm.detach) has gone.
+        if file.name in {
+            layer.file_name for layer in machine.record.layers
+        } or await is_empty_layer(file, top.size):
             file.unlink()
         else:
             store.put(machine.directory / top.file_name, f"layers/{top.file_name}")
             machine.promote_top(Layer(file.stem, "qcow2", top.size))
+            (machine.directory / top.file_name).unlink()

@@ -30,7 +30,7 @@ from torpor.vm.errors import (
 )
 from torpor.vm.hooks import HookCall, HookLimits, HookResult
 from torpor.vm.jail import Jail, end_all
-from torpor.vm.launch import AGENT, CONSOLE, MONITOR, SAID, TRACE, Boot, Parts, launch
+from torpor.vm.launch import AGENT, CONSOLE, MONITOR, TRACE, Boot, Parts, launch
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import (
     DELTA,
@@ -221,7 +221,7 @@ async def _start_again_once(site: Site, machine: Machine, kernel: Boot, limit: f
         status = os.fstat(memory)
         file = (status.st_dev, status.st_ino)
         machine.update(rebooting=True, process=None, base=None, memory_file=file)
-        for name in (MONITOR, AGENT, CONSOLE, SAID, TRACE):
+        for name in (MONITOR, AGENT, CONSOLE, TRACE):
             (machine.directory / name).unlink(missing_ok=True)
         record = machine.record
         parts = _parts(site, record, machine.directory / record.top.file_name, memory, kernel)
