@@ -110,7 +110,7 @@ async def test_a_flood_of_events_takes_no_memory() -> None:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert qmp._migrations.qsize() == EVENTS_KEPT
-    assert most < 24 << 20
+    assert most < 16 << 20
     await qmp.disconnect()
     lying.cancel()
     await asyncio.gather(lying, return_exceptions=True)

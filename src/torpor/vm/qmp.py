@@ -63,6 +63,8 @@ class Qmp:
         ``on_event`` gets the name and data of the events that tell of a machine's end or stop.
         """
         client = QMPClient("torpor")
+        # The library's own listener would keep every event until somebody read it: nobody does.
+        client.events.event_filter = lambda _: False
 
         def tell(event: Message) -> bool:
             data = event.get("data")
