@@ -17,12 +17,12 @@ from torpor.vm.shape import MIB
 pytestmark = pytest.mark.machine
 
 LIMIT = 240.0
-FIND_AGENT = """
-agent=
-for each in /proc/[0-9]*; do
-    tr '\\0' ' ' <$each/cmdline 2>/dev/null | grep -q 'torpor[./]guest' &&
-        agent="$agent ${each#/proc/}"
-done
+FLOOD = """
+port=$(ls /dev/vport*p* | head -n 1)
+while :; do
+    pkill -9 -f torpor/tools/site
+    { while cat /root/flood; do :; done; } >"$port"
+done 2>/dev/null
 """
 
 
@@ -106,14 +106,8 @@ async def test_a_flood_of_the_channel_ends_it_and_is_told(
         else (wire.encode(Kind.REPLY, 1 << 30, wire.document({"a": "b" * 1000})) * 1000)
     )
     await machine.agent.write_file("/root/flood", flood)
-    script = f"""{FIND_AGENT}
-port=$(ls /dev/vport*p* | head -n 1)
-while :; do
-    kill -9 $agent 2>/dev/null
-    {{ while cat /root/flood; do :; done; }} >"$port" 2>/dev/null
-done
-"""
-    await machine.agent.start(Command(["/bin/sh", "-c", script]))
+    await machine.agent.write_file("/root/attack", FLOOD.encode())
+    await machine.agent.start(Command(["/bin/sh", "/root/attack"]))
     before = resident()
     async with asyncio.timeout(LIMIT):
         lost = await until_lost(machine)
