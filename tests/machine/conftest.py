@@ -12,6 +12,7 @@ import pytest
 from torpor.images import Image, Maker, Recipe, debian_image, golden, maker, silent
 from torpor.settings import default_places
 from torpor.vm import SIZES, Host, Identity, Machine
+from torpor.vm.cgroups import find_groups
 
 SIZE = "mars-2vcpu-1gb"
 
@@ -59,6 +60,7 @@ async def host(start: Start, home: Path) -> AsyncIterator[Host]:
         await opened.end(machine)
     await opened.close()
     assert opened.processes() == []
+    assert find_groups(opened._site.name) == {}
 
 
 @pytest.fixture

@@ -2,15 +2,17 @@
 names."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from qemu.qmp import EventListener, ExecuteError, Message, QMPClient, QMPError
 
+from torpor.vm.channel import plain
 from torpor.vm.disk import Layer, layer_node, node_name
 from torpor.vm.errors import VmError
 
@@ -21,6 +23,11 @@ ANSWER_LIMIT = 60.0
 """Seconds that QEMU may take for a command; a flush to a busy disk takes several."""
 ENDS = ("SHUTDOWN", "RESET", "STOP", "RESUME", "BLOCK_IO_ERROR", "GUEST_PANICKED")
 
+MAX_SAID = 2000
+EVENTS_KEPT = 100
+"""News of a migration that wait to be read; what a QEMU that was taken over sends beyond is lost.
+(The library's own queue has no end.)"""
+
 _UNLIMITED = 1 << 50
 """Bytes a second that no disk reaches."""
 
@@ -29,14 +36,23 @@ class QmpError(VmError):
     """QEMU refused a command or went away."""
 
 
+@contextlib.contextmanager
+def _understood(command: str) -> Iterator[None]:
+    """An answer that has another form than QEMU's comes from one that was taken over."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise QmpError(f"QEMU's answer to {command} is none: {error!r}.") from None
+
+
 class Qmp:
     """A connected monitor of one machine."""
 
     def __init__(self, client: QMPClient) -> None:
         self._client = client
         self._fdsets = itertools.count(1000)
-        self._migration = EventListener("MIGRATION")
-        client.register_listener(self._migration)
+        self._migrations: asyncio.Queue[object] = asyncio.Queue(EVENTS_KEPT)
+        client.register_listener(EventListener("MIGRATION", self._keep_migration))
 
     @classmethod
     async def connect(
@@ -47,18 +63,27 @@ class Qmp:
         ``on_event`` gets the name and data of the events that tell of a machine's end or stop.
         """
         client = QMPClient("torpor")
+        # The library's own listener would keep every event until somebody read it: nobody does.
+        client.events.event_filter = lambda _: False
 
         def tell(event: Message) -> bool:
-            on_event(str(event["event"]), dict(cast("dict[str, Any]", event.get("data", {}))))
+            data = event.get("data")
+            on_event(str(event["event"]), dict(data) if isinstance(data, dict) else {})
             return False  # heard: nothing is queued, so nothing has to be read
 
         ends = EventListener(ENDS, tell)
         client.register_listener(ends)
         try:
             await client.connect(sock)
-        except QMPError as error:
+        except (QMPError, ValueError, RecursionError) as error:
             raise QmpError(f"QEMU's monitor does not answer: {error}.") from error
         return cls(client)
+
+    def _keep_migration(self, event: Message) -> bool:
+        data = event.get("data")
+        if isinstance(data, dict) and not self._migrations.full():
+            self._migrations.put_nowait(data.get("status"))
+        return False  # kept here
 
     async def execute(self, command: str, **arguments: object) -> Any:
         """Run one command; underscores in argument names stand for hyphens. Raises
@@ -73,16 +98,17 @@ class Qmp:
                 todo="Look whether its process is stopped, or the disk does not answer.",
             ) from None
         except ExecuteError as error:
-            raise QmpError(f"QEMU refused {command}: {error}.") from error
-        except QMPError as error:
+            said = plain(str(error), MAX_SAID)
+            raise QmpError(f"QEMU refused {command}: {said}.") from error
+        except (QMPError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise QmpError(f"QEMU went away during {command}.") from error
 
     async def disconnect(self) -> None:
         """End the connection; the machine is not touched."""
         try:
             await self._client.disconnect()
-        except (QMPError, OSError, EOFError):
-            return  # it was lost already
+        except (QMPError, OSError, EOFError, ValueError, TypeError, KeyError, RecursionError):
+            return  # it was lost already; the library tells again to what, also what no QEMU says
 
     async def stop(self) -> None:
         """Stop the vCPUs; QEMU flushes every block node on the way."""
@@ -94,7 +120,8 @@ class Qmp:
 
     async def status(self) -> str:
         """QEMU's own word for the state of the machine."""
-        return str((await self.execute("query-status"))["status"])
+        with _understood("query-status"):
+            return str((await self.execute("query-status"))["status"])
 
     async def add_fd(self, owner: str, *fds: int) -> int:
         """Hand descriptors over into a new set and return its number, for ``/dev/fdset/<n>``.
@@ -110,9 +137,10 @@ class Qmp:
     async def release(self, owner: str) -> None:
         """Make QEMU close the descriptors that ``owner`` was given, but for what it uses of
         them."""
-        for fdset in await self.execute("query-fdsets"):
-            if any(fd.get("opaque") == owner for fd in fdset["fds"]):
-                await self.execute("remove-fd", fdset_id=fdset["fdset-id"])
+        with _understood("query-fdsets"):
+            for fdset in await self.execute("query-fdsets"):
+                if any(fd.get("opaque") == owner for fd in fdset["fds"]):
+                    await self.execute("remove-fd", fdset_id=fdset["fdset-id"])
 
     async def save_devices(self, fdset: int) -> None:
         """Write the state of devices and CPUs, without RAM, to the write-only descriptor in a set.
@@ -150,8 +178,7 @@ class Qmp:
     async def _migrated(self, limit: float, otherwise: str) -> None:
         async with asyncio.timeout(limit):
             while True:
-                event = await self._migration.get()
-                status = cast("dict[str, str]", event["data"])["status"]
+                status = await self._migrations.get()
                 if status == "completed":
                     return
                 if status == "failed":
@@ -178,9 +205,10 @@ class Qmp:
     async def disk_top(self, device: str) -> str:
         """Return the node name of the top layer under the virtio disk with the qdev id
         ``device``."""
-        for block in await self.execute("query-block"):
-            if device in str(block.get("qdev", "")).split("/"):
-                return str(block["inserted"]["node-name"])
+        with _understood("query-block"):
+            for block in await self.execute("query-block"):
+                if device in str(block.get("qdev", "")).split("/"):
+                    return str(block["inserted"]["node-name"])
         raise QmpError(f"QEMU has no disk {device}.")
 
     async def add_layer(self, layer: Layer, *fds: int) -> None:

@@ -1,0 +1,31 @@
+"""Each line of the threat model names a test that is there."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs/security.md").read_text("utf-8")
+
+
+def lines() -> list[str]:
+    """The lines of the tables, without their heads."""
+    rows = [line for line in PAGE.splitlines() if line.startswith("| ")]
+    return [row for row in rows if not re.match(r"\| (---|it tries to|they try to) ", row)]
+
+
+def test_every_line_names_a_test() -> None:
+    assert len(lines()) > 25
+    bare = [line for line in lines() if "`tests/" not in line.rstrip("| ").split("|")[-1]]
+    assert bare == []
+
+
+def test_every_test_that_is_named_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PAGE)
+    assert named
+    missing = [
+        f"{file}::{test}"
+        for file, test in named
+        if not (ROOT / file).exists()
+        or (test and not re.search(rf"def {test}\b", (ROOT / file).read_text("utf-8")))
+    ]
+    assert missing == []

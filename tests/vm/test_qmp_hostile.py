@@ -1,0 +1,116 @@
+"""A QEMU that was taken over lies on its monitor: each lie is an error of ours, and none grows."""
+
+import asyncio
+import json
+import socket
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from torpor.vm.qmp import EVENTS_KEPT, Qmp, QmpError
+
+GREETING = {"QMP": {"version": {"qemu": {"micro": 0, "minor": 2, "major": 7}}, "capabilities": []}}
+
+
+class Liar:
+    """A monitor that greets as QEMU does and answers each command with the same bytes."""
+
+    def __init__(self, answer: bytes, greeting: bytes | None = None) -> None:
+        self.ours, self._theirs = socket.socketpair()
+        self.ours.setblocking(False)
+        self._theirs.setblocking(False)
+        self._answer = answer
+        self._greeting = greeting or json.dumps(GREETING).encode() + b"\n"
+
+    async def run(self) -> None:
+        reader, self.writer = await asyncio.open_connection(sock=self._theirs)
+        try:
+            await self._answer_all(reader)
+        except ConnectionError:
+            return
+        finally:
+            self.writer.close()
+
+    async def _answer_all(self, reader: asyncio.StreamReader) -> None:
+        self.writer.write(self._greeting)
+        first = True
+        while said := await reader.read(1 << 16):  # one command, which ends with no newline
+            number = json.loads(said).get("id")
+            answer = b'{"return": {}, "id": %s}\n' % json.dumps(number).encode()
+            if not first:
+                answer = self._answer.replace(b"ID", json.dumps(number).encode())
+            first = False
+            self.writer.write(answer)
+
+
+async def lied_to(answer: bytes, command: str = "status") -> None:
+    liar = Liar(answer)
+    lying = asyncio.create_task(liar.run())
+    try:
+        async with asyncio.timeout(30):
+            qmp = await Qmp.connect(liar.ours, lambda *_: None)
+            try:
+                await getattr(qmp, command)(*(["x"] if command in ("disk_top", "release") else []))
+            finally:
+                await qmp.disconnect()
+    finally:
+        lying.cancel()
+        await asyncio.gather(lying, return_exceptions=True)
+
+
+def answers(value: Any) -> bytes:
+    return b'{"return": %s, "id": ID}\n' % json.dumps(value).encode()
+
+
+@pytest.mark.parametrize("command", ["status", "disk_top", "release"])
+@pytest.mark.parametrize(
+    "value", [7, "text", [7], [[]], [{}], {"status": {}}, None, [{"qdev": "x"}]]
+)
+async def test_an_answer_of_another_form_is_refused(command: str, value: Any) -> None:
+    try:
+        await lied_to(answers(value), command)
+    except QmpError as error:
+        assert "QEMU" in str(error)  # noqa: PT017 - some of them are good answers
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"no json\n",
+        b"\xff\xfe\n",
+        b"[" * 50_000 + b"\n",
+        b'{"return": ' + b"9" * 10_000 + b', "id": ID}\n',
+        b"x" * (1 << 22) + b"\n",
+        b"[]\n",
+        b'{"error": 5, "id": ID}\n',
+        b'{"error": {"class": "x", "desc": "\\u001b[2J"}, "id": ID}\n',
+        b'{"event": {}, "timestamp": []}\n{"return": 1, "id": "nobody"}\n',
+    ],
+)
+async def test_what_no_qemu_says_ends_the_monitor_with_an_error_of_ours(said: bytes) -> None:
+    with pytest.raises(QmpError) as caught:
+        await lied_to(said)
+    assert all(c.isprintable() or c == "\n" for c in str(caught.value))
+
+
+async def test_a_flood_of_events_takes_no_memory() -> None:
+    event = b'{"event": "MIGRATION", "data": {"status": "active"}, "timestamp": {}}\n'
+    liar = Liar(b"")
+    lying = asyncio.create_task(liar.run())
+    qmp = await Qmp.connect(liar.ours, lambda *_: None)
+    tracemalloc.start()
+    async with asyncio.timeout(60):
+        for _ in range(400):
+            liar.writer.write(event * 100)
+            await liar.writer.drain()
+            await asyncio.sleep(0)
+        while not qmp._migrations.full():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert qmp._migrations.qsize() == EVENTS_KEPT
+    assert most < 16 << 20
+    await qmp.disconnect()
+    lying.cancel()
+    await asyncio.gather(lying, return_exceptions=True)
