@@ -36,6 +36,16 @@ def default_places(environ: Mapping[str, str] = os.environ) -> Places:
     )
 
 
+def extra_authorities(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the file or directory of certificates that images are to trust besides their own.
+
+    ``TORPOR_EXTRA_CA`` names it: PEM certificates, of a proxy that looks into the host's TLS
+    traffic, or of a company's own servers. None if it is not set or empty.
+    """
+    value = environ.get("TORPOR_EXTRA_CA")
+    return Path(value).expanduser().absolute() if value else None
+
+
 def _chosen(environ: Mapping[str, str], variable: str, otherwise: Path) -> Path:
     value = environ.get(variable)
     return Path(value).expanduser().absolute() if value else otherwise

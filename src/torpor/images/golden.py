@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from torpor.images.debian import Image
+from torpor.images.image import Image
 from torpor.images.parts import GuestParts, guest_parts
 from torpor.images.progress import Report, Step
 from torpor.vm.accelerator import Accelerator, probe
@@ -22,7 +22,7 @@ from torpor.vm.manifest import GuestVersions
 from torpor.vm.new_snapshot import Wanted
 from torpor.vm.qemu import BOOT_ARGUMENTS, MACHINE
 from torpor.vm.shape import Shape
-from torpor.vm.store import Store
+from torpor.vm.store import Store, link_or_copy
 from torpor.vm.thaw import BootWanted
 
 FORMAT = 1
@@ -97,13 +97,14 @@ def boot_wanted(maker: Maker, image: Image, shape: Shape) -> BootWanted:
 
 
 def _place(store: Store, file: Path, digest: str, size: int) -> Layer:
-    """Hard-link a file of the cache into the store of golden snapshots as a raw layer."""
+    """Put a file into the store of golden snapshots as a raw layer: a hard link, or a copy if it is
+    on another file system, as that of a named image may be."""
     layer = Layer(digest[:40], "raw", size or file.stat().st_size)
     place = store.root / "layers" / layer.file_name
     if not place.exists():
         new = place.with_name(f".{layer.file_name}.{os.getpid()}")
         new.unlink(missing_ok=True)
-        os.link(file, new)
+        link_or_copy(file, new)
         new.rename(place)
     return layer
 

@@ -28,6 +28,8 @@ PACKAGE_OF = {
     "setpriv": "util-linux",
     "unshare": "util-linux",
     "sync": "coreutils",
+    "prlimit": "util-linux",
+    "bwrap": "bubblewrap",
 }
 
 
@@ -53,7 +55,7 @@ def ignore_line(line: str) -> None:
 async def run(
     program: str,
     *arguments: str,
-    lock: int,
+    lock: int | None,
     environment: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] = ignore_line,
     end_by: signal.Signals = signal.SIGTERM,
@@ -63,7 +65,7 @@ async def run(
 
     Raises ImageError with the last lines if it fails. If this task is cancelled or this process
     dies, the program gets `end_by`; until it has ended it holds `lock`, so nobody takes its
-    directory for abandoned.
+    directory for abandoned (None: for a program that surely ends with us).
     """
     path = find_program(program)
     process = await asyncio.create_subprocess_exec(
@@ -77,7 +79,7 @@ async def run(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "PATH": SEARCH, "LC_ALL": "C.UTF-8", **(environment or {})},
-        pass_fds=(lock,),
+        pass_fds=() if lock is None else (lock,),
         start_new_session=True,
     )
     tail: deque[str] = deque(maxlen=TAIL_LINES)

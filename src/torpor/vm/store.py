@@ -121,7 +121,7 @@ class Store:
             new = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
             with self.pin(f"{place.parent.name}/{new.name}"):
                 try:
-                    _link_or_copy(found, new)
+                    link_or_copy(found, new)
                     new.rename(place)
                 finally:
                     new.unlink(missing_ok=True)
@@ -393,7 +393,8 @@ def reachable(found: Manifest, disk: Iterable[Layer]) -> Iterator[str]:
         yield f"layers/{layer.file_name}"
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make ``target`` a hard link to a file, or a copy, holes kept, on another file system."""
     try:
         os.link(source, target)
     except OSError as error:
