@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
+import errno
 import os
 import shlex
 from collections.abc import Sequence
@@ -12,6 +15,7 @@ from torpor.images.programs import find_program, run
 from torpor.images.stages import Building
 
 BLOCK = 4096
+KEEP_SIZE, PUNCH_HOLE = 0x01, 0x02  # linux/falloc.h
 INODE = 256
 # Spelled out, so that the host's mke2fs.conf and version do not decide what the guest's kernel
 # (6.1) has to read.
@@ -58,8 +62,35 @@ async def make_ext4(
         lock=building.lock,
         environment=MKFS_ENVIRONMENT,
     )
-    # mkfs writes some of the zeros that it could have left out.
-    await run("fallocate", "--dig-holes", str(out), lock=building.lock)
+    await dig_holes(out, building.lock)
+
+
+async def dig_holes(disk: Path, lock: int) -> None:
+    """Give back what a new image takes on the host's disk for zeros. Raises ImageError, OSError."""
+    # mkfs writes some of the zeros that it could have left out, and has room reserved for the inode
+    # tables and the journal, which the first program does not see: it reads as a hole already.
+    await run("fallocate", "--dig-holes", str(disk), lock=lock)
+    await asyncio.to_thread(_give_back_holes, disk)
+
+
+def _give_back_holes(disk: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    with disk.open("r+b", buffering=0) as file:
+        fd = file.fileno()
+        size = os.fstat(fd).st_size
+        at = 0
+        while at < size:
+            hole = os.lseek(fd, at, os.SEEK_HOLE)
+            try:
+                at = os.lseek(fd, hole, os.SEEK_DATA)
+            except OSError:  # ENXIO: only a hole is left
+                at = size
+            offset, length = ctypes.c_int64(hole), ctypes.c_int64(at - hole)
+            if at > hole and libc.fallocate(fd, PUNCH_HOLE | KEEP_SIZE, offset, length) != 0:
+                error = ctypes.get_errno()
+                if error == errno.EOPNOTSUPP:
+                    return
+                raise OSError(error, os.strerror(error), str(disk))
 
 
 def mkfs_command(

@@ -66,8 +66,9 @@ def check(tree: str, lines: list[list[Any]]) -> dict[str, int]:
             sys.exit(f"{path!r} came out as a file of its own; it is a hard link")
         modes[path] = stat.S_IMODE(status.st_mode)
         if kind == "dir" and ~modes[path] & 0o700:
-            # The umask of who unpacked it, or its own mode, may keep even its owner out.
+            # Its mode keeps even its owner out, which we are, but for fakeroot.
             os.chmod(place, mode | 0o700)
+            modes[path] = -1
     found = sum(len(names) + len(files) for _, names, files in os.walk(tree, onerror=fail))
     if found != len(lines) - 1:
         sys.exit(f"{found} files came out; there are {len(lines) - 1}")
@@ -88,10 +89,12 @@ def dress(tree: str, lines: list[list[Any]], modes: dict[str, int]) -> None:
             os.unlink(place)
             os.mknod(place, KINDS[kind] | mode, os.makedev(*device))
             modes.pop(path)
-        # Each of these is a message to fakeroot's daemon; most files need none.
-        if uid or gid:
+        # Each of these is a message to fakeroot's daemon, and most files need none: what it was
+        # told nothing of belongs to root. Once it was told of anything, it wants the owner too.
+        changed = kind != "symlink" and (modes.get(path) != mode or bool(~mode & 0o600))
+        if uid or gid or xattrs or changed:
             os.lchown(place, uid, gid)
-        if kind != "symlink" and (kind == "dir" or modes.get(path) != mode or ~mode & 0o600):
+        if changed:
             os.chmod(place, mode)
         for name, value in xattrs.items():
             os.setxattr(place, name, bytes.fromhex(value), follow_symlinks=False)

@@ -117,6 +117,9 @@ async def golden(maker: Maker, image: Image, shape: Shape, report: Report) -> st
     wanted = golden_id(maker, image, shape)
     store = maker.store()
     if wanted in store.ids() and store.durable(wanted):
+        with contextlib.suppress(OSError):
+            # When it was last used: what prune asks.
+            os.utime(store.directory(wanted))
         return wanted
     host = await Host.open(maker.home, maker.accelerator, maker.jail, wait=True)
     try:

@@ -50,6 +50,7 @@ class Imported:
     content_bytes: int
     files: int
     notes: tuple[str, ...]
+    authorities: Authorities
 
 
 async def import_image(
@@ -86,7 +87,7 @@ async def import_image(
     image = Image(name, facts["digest"], stage.path / "root.raw", int(facts["size_bytes"]), config)
     return Imported(
         image, named, manifest, int(facts["content_bytes"]), int(facts["files"]),
-        tuple(json.loads(facts["notes"])),
+        tuple(json.loads(facts["notes"])), authorities,
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ END_GRACE_S = 10.0
 PACKAGE_OF = {
     "mmdebstrap": "mmdebstrap",
     "mkfs.ext4": "e2fsprogs",
+    "debugfs": "e2fsprogs",
     "fakeroot": "fakeroot",
     "tar": "tar",
     "fallocate": "util-linux",

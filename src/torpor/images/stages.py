@@ -24,6 +24,7 @@ from pathlib import Path
 from torpor.images.errors import NOTHING_VISIBLE, ImageError, disk_full, is_disk_full
 from torpor.images.programs import run
 from torpor.images.progress import Report, Step, silent
+from torpor.vm.sizes import unshared_bytes
 from torpor.vm.store import fsync
 
 FACTS = "stage.json"
@@ -115,6 +116,30 @@ def found_stage(cache: Path, kind: str, key: str) -> Stage | None:
     """The stage of this kind and key, if it was built. Raises ImageError if it is damaged."""
     final = cache / kind / key
     return _read(final) if final.exists() else None
+
+
+def remove_stage(cache: Path, kind: str, key: str) -> int | None:
+    """Remove a stage, unless somebody is building it; return the bytes that are free now, or None.
+
+    Blocks. Who has its files open keeps them. Raises OSError.
+    """
+    name = f"{kind}-{key}"
+    yard = cache / ".building"
+    yard.mkdir(exist_ok=True)
+    lock = _try_lock(yard / f"{name}.lock")
+    if lock is None:
+        return None
+    try:
+        final = cache / kind / key
+        size = unshared_bytes(final.rglob("*"))
+        # By one rename, as it came: it is there as a whole, or not.
+        trash = yard / f"{name}.{secrets.token_hex(4)}"
+        final.rename(trash)
+        _remove(trash)
+        return size
+    finally:
+        (yard / f"{name}.lock").unlink(missing_ok=True)
+        os.close(lock)
 
 
 async def _fill(building: Building, build: Build) -> None:

@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,10 +24,10 @@ from torpor.images.authorities import Authorities, plan_of
 from torpor.images.confine import WORK, Room, give, run_confined
 from torpor.images.digests import disk_digest
 from torpor.images.errors import HostileImageError, ImageError
-from torpor.images.ext4 import MKFS_ENVIRONMENT, mkfs_command, room_for
+from torpor.images.ext4 import MKFS_ENVIRONMENT, dig_holes, mkfs_command, room_for
 from torpor.images.layer_tree import MAX_PATH, LayerTree, Node, shown
 from torpor.images.layers import NAME, Limits
-from torpor.images.programs import find_program, run
+from torpor.images.programs import find_program
 from torpor.images.progress import Report, Step
 from torpor.images.stages import Building
 
@@ -88,7 +89,7 @@ async def make_disk(
     made.rename(out)
     if os.geteuid() == 0:
         os.chown(out, 0, 0)
-    await run("fallocate", "--dig-holes", str(out), lock=building.lock)
+    await dig_holes(out, building.lock)
     plan.unlink()
     out.chmod(0o444)
     report(Step("reading the root disk"))
@@ -110,6 +111,16 @@ async def _make_file_system(work: Path, plan: Path, key: str, disk: Disk, tree: 
         ["mkdir", "-p", f"{WORK}/tree"],
         [_python(), "-I", "-S", "-B", "-c", program, f"{WORK}/tree", "/plan"],
         make,
+        # mke2fs gives the root its own ideas of these (1.47.0).
+        *(
+            ["debugfs", "-w", "-R", f"set_inode_field <2> {field} {value}", f"{WORK}/root.raw"]
+            for field, value in (
+                ("mode", f"0{stat.S_IFDIR | tree.root.mode:o}"),
+                ("uid", str(tree.root.uid)),
+                ("gid", str(tree.root.gid)),
+                ("mtime", f"@{_held(tree.root.mtime)}"),
+            )
+        ),
     ]
     await run_confined(
         Room(work, max(disk.size_bytes, 1 << 30), {"/plan": plan}, environment=MKFS_ENVIRONMENT),
@@ -162,7 +173,11 @@ def _inodes(tree: LayerTree) -> Iterator[tuple[bytes, Node, bytes | None]]:
 def _line(path: bytes, node: Node, first: bytes | None) -> list[Any]:
     return [
         os.fsdecode(path), node.kind, node.mode, node.uid, node.gid,
-        min(max(node.mtime, EARLIEST), LATEST), node.size, os.fsdecode(node.link),
+        _held(node.mtime), node.size, os.fsdecode(node.link),
         list(node.device), {name: value.hex() for name, value in node.xattrs.items()},
         None if first is None else os.fsdecode(first),
     ]  # fmt: skip
+
+
+def _held(mtime: int) -> int:
+    return min(max(mtime, EARLIEST), LATEST)
