@@ -110,6 +110,8 @@ LOWER = (
     symlink(b"long", b"t" * 200),
     Member(b"old", mtime=-5),
     Member(b"zeros", content=bytes(3 << 20) + b"x" + bytes(1 << 20)),
+    Member(b"large", content=bytes(20 << 20) + b"x" * 70_000 + bytes(333), mode=0o444, uid=9),
+    hard_link(b"large-too", b"large"),
 )
 UPPER = (
     Member(b".wh.gone"),
@@ -163,6 +165,7 @@ def test_content_is_that_of_the_layers(form: str, tmp_path: Path, made: Made) ->
             "same": path,
         }, path
     assert found[b"bin/su-too"] == found[b"bin/su"]
+    assert found[b"large-too"] == found[b"large"]
     implied = {b"bin", b"dev", b"usr"} | {b"/".join([b"d" * 200] * n) for n in range(1, 19)}
     assert found.keys() == {
         *(path for path in wanted if path not in gone and b".wh." not in path),
@@ -330,15 +333,17 @@ def test_the_disk_grows_with_what_is_in_it(tmp_path: Path, made: Made) -> None:
     sparse = tmp_path / "tree"
     sparse.mkdir()
     with (sparse / "large").open("wb") as file:
-        file.truncate(8 << 30)
-        for at in (0, 3 << 30, (8 << 30) - 4):
+        file.truncate(1 << 30)
+        for at in (0, 1 << 29, (1 << 30) - 4):
             file.seek(at)
             file.write(b"data")
-    image = made(sparse).image
-    assert image.size_bytes == 11 << 30
-    with Disk(image.root) as disk:
-        (large,) = [file for path, file in disk.walk() if path == b"large"]
-        assert large.size == 8 << 30
+    os.link(sparse / "large", sparse / "other")
+    image = made(sparse, size_bytes=1 << 30).image
+    assert image.size_bytes == 3 << 30
+    found = read(image)
+    with (sparse / "large").open("rb") as file:
+        assert found[b"large"]["sha256"] == hashlib.file_digest(file, "sha256").hexdigest()
+    assert found[b"other"] == found[b"large"]
     assert image.root.stat().st_blocks * 512 < 16 << 20
     assert made(tmp_path / "tree", size_bytes=20 << 30).image.size_bytes == 20 << 30
 

@@ -63,11 +63,15 @@ async def run_confined(
     room: Room,
     *command: str,
     on_line: Callable[[str], None] = ignore_line,
+    advice: str = ADVICE,
 ) -> None:
     """Run a command in a room to its end. Raises ImageError as :func:`run` does."""
     # It gets no lock of ours: all in its PID namespace ends with bubblewrap, and that with us.
     line = confined(room, command)
-    await run(*line, lock=None, on_line=on_line, end_by=signal.SIGKILL, advice=ADVICE)
+    await run(
+        *line, lock=None, on_line=on_line, end_by=signal.SIGKILL, advice=advice,
+        called=Path(command[0]).name,
+    )  # fmt: skip
 
 
 def confined(room: Room, command: Sequence[str]) -> list[str]:
@@ -119,7 +123,7 @@ def confined(room: Room, command: Sequence[str]) -> list[str]:
         # that they are gone.
         line += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--"]
         line += ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
-        line += ["--no-new-privs"]
+        line += ["--inh-caps=-all", "--no-new-privs"]
         limits.append(f"--nproc={PROCESSES}")
     else:
         line += ["--unshare-user"]

@@ -24,6 +24,11 @@ from torpor.images.stages import Building
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 POLICY = Path("/etc/containers/policy.json")
 LOOK_S = 0.5
+ADVICE = (
+    "See that the name is right. A registry that wants to know who asks: `skopeo login`. One with "
+    "a certificate of one's own: put that where the host's programs look for it, or say "
+    "--no-tls-verify."
+)
 BLOB = re.compile(r"[0-9a-f]{64}")
 
 
@@ -84,7 +89,7 @@ async def _copy(
     running = asyncio.ensure_future(
         run_confined(
             room, "skopeo", "--override-os=linux", "--override-arch=amd64", *policy, "copy",
-            "--quiet", "--retry-times=2", *options, source, f"dir:{WORK}/image",
+            "--quiet", "--retry-times=2", *options, source, f"dir:{WORK}/image", advice=ADVICE,
         )
     )  # fmt: skip
     try:

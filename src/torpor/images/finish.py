@@ -4,7 +4,7 @@ A program of its own that imports only the standard library: its text is handed 
 sees nothing else of ours. Under fakeroot owners, devices, set-uid bits and extended attributes
 are told to who asks, and are not on the host's disk.
 
-    finish.py TREE PLAN
+    finish.py TREE PLAN [APART]
 
 PLAN is a file of JSON lines. The first is an object:
 
@@ -13,8 +13,10 @@ PLAN is a file of JSON lines. The first is an object:
         "files": {name: text}, "hashed": [[hash of the subject, text]]}
 
 Each further line is ``[path, kind, mode, uid, gid, mtime, size, link, [major, minor], xattrs,
-first]``: ``xattrs`` are in hexadecimal; ``first`` is the path of the same inode that came before,
-or null. Directories come before what is in them. Names are as Python's ``os.fsdecode`` gives them.
+first, apart]``: ``xattrs`` are in hexadecimal; ``first`` is the path of the same inode that came
+before, or null; ``apart`` is the name of the file in APART that is to take the place of the empty
+one in the tree, or empty. Directories come before what is in them. Names are as Python's
+``os.fsdecode`` gives them.
 """
 
 import contextlib
@@ -51,13 +53,14 @@ def check(tree: str, lines: list[list[Any]]) -> dict[str, int]:
     """
     seen: dict[str, int] = {}
     modes: dict[str, int] = {}
-    for path, kind, mode, _, _, _, size, link, _, _, first in lines:
+    for path, kind, mode, _, _, _, size, link, _, _, first, apart in lines:
         place = os.path.join(tree, path)
         status = os.lstat(place)
         # No device is made before this: an empty file stands for it.
         wanted = stat.S_IFREG if kind in ("char", "block") else KINDS[kind]
         if stat.S_IFMT(status.st_mode) != wanted:
             sys.exit(f"{path!r} came out as another type than the {kind} that it is")
+        size = 0 if apart else size
         if kind == "file" and status.st_size != size:
             sys.exit(f"{path!r} came out with {status.st_size} bytes; it has {size}")
         if kind == "symlink" and os.readlink(place) != link:
@@ -79,9 +82,22 @@ def fail(error: OSError) -> NoReturn:
     raise error
 
 
+def bring(tree: str, lines: list[list[Any]], directory: str, modes: dict[str, int]) -> None:
+    """Put the files that lie apart into their places, under all of their names."""
+    for path, *_, first, apart in lines:
+        if apart:
+            place = os.path.join(tree, path)
+            modes[path] = -1
+            if first is None:
+                os.rename(os.path.join(directory, apart), place)
+            else:
+                os.unlink(place)
+                os.link(os.path.join(tree, first), place)
+
+
 def dress(tree: str, lines: list[list[Any]], modes: dict[str, int]) -> None:
     """Give each file what it has beside its content."""
-    for path, kind, mode, uid, gid, _, _, _, device, xattrs, first in lines:
+    for path, kind, mode, uid, gid, _, _, _, device, xattrs, first, _ in lines:
         place = os.path.join(tree, path)
         if first is not None:
             continue
@@ -98,7 +114,7 @@ def dress(tree: str, lines: list[list[Any]], modes: dict[str, int]) -> None:
             os.chmod(place, mode)
         for name, value in xattrs.items():
             os.setxattr(place, name, bytes.fromhex(value), follow_symlinks=False)
-    for path, _, _, _, _, mtime, _, _, _, _, _ in reversed(lines):
+    for path, _, _, _, _, mtime, _, _, _, _, _, _ in reversed(lines):
         os.utime(os.path.join(tree, path), (mtime, mtime), follow_symlinks=False)
 
 
@@ -188,12 +204,14 @@ def put(place: str, text: str) -> None:
     os.chmod(place, 0o644)
 
 
-def main(tree: str, plan: str) -> None:
+def main(tree: str, plan: str, apart: str = "") -> None:
     with open(plan) as file:
         head = json.loads(file.readline())
         lines = [json.loads(line) for line in file]
     if head["files"]:
-        dress(tree, lines, check(tree, lines))
+        modes = check(tree, lines)
+        bring(tree, lines, apart, modes)
+        dress(tree, lines, modes)
     if head["authorities"] is not None:
         trust(tree, head["authorities"])
 

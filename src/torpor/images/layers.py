@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import subprocess
 import threading
 import zlib
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from torpor.images.confine import Room, confined
 from torpor.images.errors import HostileImageError
+from torpor.images.kept_layer import APART, KeptLayer
 from torpor.images.layer_tree import LayerTree, too_large
 from torpor.images.layout import CHUNK, Layout
 from torpor.images.oci_image import (
@@ -36,7 +36,6 @@ from torpor.images.progress import Report, Step
 from torpor.images.tar_stream import Reader, entries
 
 PLAIN_LAYER = "application/vnd.oci.image.layer.v1.tar"
-ZEROS = bytes(CHUNK)
 ZSTD_MEMORY = "256MB"
 """The window that zstd may ask for; its own default is 128 MiB."""
 NAME = "image"
@@ -64,7 +63,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Kept:
-    """Layers that were kept: what they come to, and the SHA-256 digest of each."""
+    """Layers that were kept: what they come to, and the SHA-256 digest that each had."""
 
     tree: LayerTree
     digests: tuple[str, ...]
@@ -132,42 +131,53 @@ def _keep(
     )
     unpacked = 0
     kept: list[dict[str, object]] = []
+    digests: list[str] = []
     for number, source in enumerate(sources):
         plain = hashlib.sha256()
-        place = blobs / "new"
-        content = _written(source.chunks(), place, limits.unpacked_bytes, unpacked)
-        reader = Reader(_passed(content, unpacked, plain.update, report, stopped))
+        content = _passed(source.chunks(), limits.unpacked_bytes, unpacked, plain, report, stopped)
         try:
-            for entry in entries(reader):
-                tree.add(entry, number)
-            reader.drain()
-            digest = plain.hexdigest()
-            if source.diff not in (None, f"sha256:{digest}"):
+            with KeptLayer(blobs / "new", out / APART, number) as layer:
+                reader = Reader(content, layer.write)
+                for entry in entries(reader):
+                    tree.add(entry, number, layer.begin(entry))
+                layer.end()
+                reader.drain()
+            if source.diff not in (None, f"sha256:{plain.hexdigest()}"):
                 raise lying(str(source.diff))
         except HostileImageError as error:
             what = f"{error.what} (Layer {number + 1}, {source.name}.)"
             raise HostileImageError(what, error.advice) from None
-        size = place.stat().st_size
-        unpacked += size
-        place.rename(blobs / digest)
+        unpacked += reader.position
+        digest = layer.digest or plain.hexdigest()
+        size = (blobs / "new").stat().st_size
+        (blobs / "new").rename(blobs / digest)
         kept.append(_said(PLAIN_LAYER, digest, size))
+        digests.append(f"sha256:{plain.hexdigest()}")
     _write_documents(out, kept)
-    return Kept(tree, tuple(str(layer["digest"]) for layer in kept))
+    return Kept(tree, tuple(digests))
 
 
 def _passed(
     chunks: Iterator[bytes],
-    done: int,
-    update: Callable[[bytes], None],
+    limit: int,
+    before: int,
+    plain: hashlib._Hash,
     report: Report,
     stopped: Callable[[], bool],
 ) -> Iterator[bytes]:
+    """Pass on what layers unpack to, and add it to a digest.
+
+    Raises HostileImageError if that comes to more than ``limit`` with the ``before`` of others.
+    """
+    done = before
     for chunk in chunks:
         if stopped():
             raise InterruptedError
         done += len(chunk)
+        if done > limit:
+            raise too_large(limit)
         report(Step("checking layers", done, None, "bytes"))
-        update(chunk)
+        plain.update(chunk)
         yield chunk
 
 
@@ -180,25 +190,6 @@ def _checked(chunks: Iterator[bytes], digest: str) -> Iterator[bytes]:
         yield chunk
     if found.hexdigest() != wanted:
         raise lying(digest)
-
-
-def _written(chunks: Iterator[bytes], place: Path, limit: int, before: int) -> Iterator[bytes]:
-    """Write chunks to a file as they pass, zeros as holes.
-
-    Raises HostileImageError if that comes to more than ``limit`` with the ``before`` of others.
-    """
-    size = 0
-    with open(place, "xb", buffering=0) as file:
-        for chunk in chunks:
-            size += len(chunk)
-            if before + size > limit:
-                raise too_large(limit)
-            if chunk == ZEROS[: len(chunk)]:
-                file.seek(len(chunk), os.SEEK_CUR)
-            else:
-                file.write(chunk)
-            yield chunk
-        file.truncate(size)
 
 
 def _plain(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -61,8 +61,11 @@ async def run(
     on_line: Callable[[str], None] = ignore_line,
     end_by: signal.Signals = signal.SIGTERM,
     advice: str = "Run the same command again; if it fails again, the lines above say why.",
+    called: str = "",
 ) -> None:
     """Run a program to its end; `on_line` gets its lines (stdout and stderr in one).
+
+    `called` is what an error calls it, if it only leads to another one.
 
     Raises ImageError with the last lines if it fails. If this task is cancelled or this process
     dies, the program gets `end_by`; until it has ended it holds `lock`, so nobody takes its
@@ -96,7 +99,7 @@ async def run(
         said = "\n".join(f"    {line}" for line in tail)
         if "No space left on device" in said or "Disk quota exceeded" in said:
             raise disk_full("the cache or the temporary files")
-        name = Path(path).name
+        name = called or Path(path).name
         how = f"status {status}" if status > 0 else f"signal {-status}"
         raise ImageError(
             f"{name} failed ({how}). It said:\n{said}",

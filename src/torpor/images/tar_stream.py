@@ -7,7 +7,7 @@ same bytes after us sees other files than we did.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,6 +17,9 @@ BLOCK = 512
 ZEROS = bytes(BLOCK)
 MAX_EXTRAS = 1 << 20
 """Bytes of one extended header, or of one long name."""
+MAX_IN_A_ROW = 8
+MAX_SPARSE_MAP = 4096
+"""Blocks."""
 KINDS: Mapping[bytes, Kind] = {
     b"0": "file",
     b"\0": "file",
@@ -57,10 +60,16 @@ class Entry:
 
 
 class Reader:
-    """Takes bytes from chunks; holds no more than one chunk and what is taken at once."""
+    """Takes bytes from chunks; holds no more than one chunk and what is taken at once.
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
+    ``sink`` gets all that is taken or passed over, in order.
+    """
+
+    def __init__(
+        self, chunks: Iterator[bytes], sink: Callable[[bytes | memoryview], None] | None = None
+    ) -> None:
         self._chunks = chunks
+        self._sink = sink
         self._chunk = b""
         self._at = 0
         self.position = 0
@@ -69,47 +78,35 @@ class Reader:
     def take(self, count: int) -> bytes:
         """Return the next ``count`` bytes, or nothing at the end. Raises HostileImageError if the
         end comes between."""
-        self.position += count
-        if self._at + count <= len(self._chunk):
-            taken = self._chunk[self._at : self._at + count]
-            self._at += count
-            return taken
-        parts = [self._chunk[self._at :]]
-        missing = count - len(parts[0])
-        self._chunk, self._at = b"", 0
-        for chunk in self._chunks:
-            if len(chunk) >= missing:
-                parts.append(chunk[:missing])
-                self._chunk, self._at = chunk, missing
-                return b"".join(parts)
-            parts.append(chunk)
-            missing -= len(chunk)
-        if any(parts):
+        parts = [bytes(piece) for piece in self._pieces(count)]
+        taken = parts[0] if len(parts) == 1 else b"".join(parts)
+        if taken and len(taken) < count:
             raise _broken("it ends in the middle of a file")
-        return b""
+        return taken
 
     def skip(self, count: int) -> None:
         """Pass over ``count`` bytes. Raises HostileImageError if there are fewer."""
-        self.position += count
-        left = len(self._chunk) - self._at
-        if count <= left:
-            self._at += count
-            return
-        count -= left
-        self._chunk, self._at = b"", 0
-        for chunk in self._chunks:
-            if len(chunk) >= count:
-                self._chunk, self._at = chunk, count
-                return
-            count -= len(chunk)
-        if count:
+        if sum(map(len, self._pieces(count))) < count:
             raise _broken("it ends in the middle of a file")
 
     def drain(self) -> None:
-        """Read all that is left."""
-        self._chunk, self._at = b"", 0
-        for _ in self._chunks:
+        """Pass over all that is left."""
+        for _ in self._pieces(1 << 63):
             pass
+
+    def _pieces(self, count: int) -> Iterator[memoryview]:
+        while count:
+            if self._at == len(self._chunk):
+                self._chunk, self._at = next(self._chunks, b""), 0
+                if not self._chunk:
+                    return
+            piece = memoryview(self._chunk)[self._at : self._at + count]
+            self._at += len(piece)
+            self.position += len(piece)
+            count -= len(piece)
+            if self._sink is not None:
+                self._sink(piece)
+            yield piece
 
 
 def entries(reader: Reader) -> Iterator[Entry]:
@@ -119,10 +116,14 @@ def entries(reader: Reader) -> Iterator[Entry]:
     is left in the reader.
     """
     extras: dict[bytes, bytes] = {}
+    in_a_row = 0
     while (block := reader.take(BLOCK)) and block != ZEROS:
         _check_sum(block)
         flag = block[156:157]
         stored = _number(block[124:136], "size")
+        in_a_row = in_a_row + 1 if flag in b"xgLK" else 0
+        if in_a_row > MAX_IN_A_ROW:
+            raise _broken(f"it has more than {MAX_IN_A_ROW} extended headers for one file")
         if flag == b"x":
             extras.update(_records(_extra(reader, stored)))
         elif flag == b"g":
@@ -270,9 +271,12 @@ def _only_comments(records: Mapping[bytes, bytes]) -> None:
 
 
 def _skip_sparse_map(reader: Reader, block: bytes) -> None:
-    more = block[482]
+    more, blocks = block[482], 0
     while more:
         more = (reader.take(BLOCK) or ZEROS)[504]
+        blocks += 1
+        if blocks > MAX_SPARSE_MAP:
+            raise _broken("a sparse file has too many parts")
 
 
 def _broken(why: str) -> HostileImageError:

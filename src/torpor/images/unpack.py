@@ -21,10 +21,11 @@ from typing import Any
 
 from torpor.images import finish
 from torpor.images.authorities import Authorities, plan_of
-from torpor.images.confine import WORK, Room, give, run_confined
+from torpor.images.confine import USER, WORK, Room, give, run_confined
 from torpor.images.digests import disk_digest
 from torpor.images.errors import HostileImageError, ImageError
 from torpor.images.ext4 import MKFS_ENVIRONMENT, dig_holes, mkfs_command, room_for
+from torpor.images.kept_layer import APART
 from torpor.images.layer_tree import MAX_PATH, LayerTree, Node, shown
 from torpor.images.layers import NAME, Limits
 from torpor.images.programs import find_program
@@ -67,6 +68,8 @@ async def make_disk(
     disk = await asyncio.to_thread(_write_plan, plan, head, tree, size_bytes)
     work = building.path / "work"
     give(work)
+    if (kept / APART).exists():
+        _give_apart(kept / APART, work / APART)
     report(Step("unpacking"))
     said: list[str] = []
     room = Room(work, max(limits.unpacked_bytes, 1 << 30), {"/layout": kept})
@@ -109,7 +112,17 @@ async def _make_file_system(work: Path, plan: Path, key: str, disk: Disk, tree: 
     program = Path(finish.__file__).read_text("utf-8")
     steps = [
         ["mkdir", "-p", f"{WORK}/tree"],
-        [_python(), "-I", "-S", "-B", "-c", program, f"{WORK}/tree", "/plan"],
+        [
+            confined_python(),
+            "-I",
+            "-S",
+            "-B",
+            "-c",
+            program,
+            f"{WORK}/tree",
+            "/plan",
+            f"{WORK}/{APART}",
+        ],
         make,
         # mke2fs gives the root its own ideas of these (1.47.0).
         *(
@@ -128,7 +141,14 @@ async def _make_file_system(work: Path, plan: Path, key: str, disk: Disk, tree: 
     )  # fmt: skip
 
 
-def _python() -> str:
+def _give_apart(directory: Path, place: Path) -> None:
+    directory.rename(place)
+    if os.geteuid() == 0:
+        for path in (place, *place.iterdir()):
+            os.chown(path, USER, USER)
+
+
+def confined_python() -> str:
     """The Python that runs us, as it is called where virtual environments are not seen."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return str(Path(sys.base_prefix) / "bin" / name)
@@ -175,7 +195,7 @@ def _line(path: bytes, node: Node, first: bytes | None) -> list[Any]:
         os.fsdecode(path), node.kind, node.mode, node.uid, node.gid,
         _held(node.mtime), node.size, os.fsdecode(node.link),
         list(node.device), {name: value.hex() for name, value in node.xattrs.items()},
-        None if first is None else os.fsdecode(first),
+        None if first is None else os.fsdecode(first), node.apart,
     ]  # fmt: skip
 
 
