@@ -35,6 +35,9 @@ from torpor.images.stages import Building
 EARLIEST, LATEST = -(1 << 31), (1 << 31) - 1
 """What mke2fs writes of a file's time: 32 bits, in seconds (e2fsprogs 1.47)."""
 
+# It would try first, and in a user namespace the answer (EINVAL) is one that it takes for an error.
+FAKEROOT = {"FAKEROOTDONTTRYCHOWN": "1"}
+
 
 @dataclass(frozen=True)
 class Disk:
@@ -135,8 +138,9 @@ async def _make_file_system(work: Path, plan: Path, key: str, disk: Disk, tree: 
             )
         ),
     ]
+    environment = MKFS_ENVIRONMENT | FAKEROOT
     await run_confined(
-        Room(work, max(disk.size_bytes, 1 << 30), {"/plan": plan}, environment=MKFS_ENVIRONMENT),
+        Room(work, max(disk.size_bytes, 1 << 30), {"/plan": plan}, environment=environment),
         find_program("fakeroot"), "--", "sh", "-c", " && ".join(map(shlex.join, steps)),
     )  # fmt: skip
 
