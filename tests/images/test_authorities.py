@@ -55,11 +55,10 @@ ALPINE = (
     Member(b"etc/ssl/certs/ca-certificates.crt", content=b"BUNDLE"),
     symlink(b"etc/ssl/cert.pem", b"certs/ca-certificates.crt"),
 )
+FEDORA_BUNDLE = b"etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem"
 FEDORA = (
-    Member(b"etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", content=b"BUNDLE"),
-    symlink(
-        b"etc/pki/tls/certs/ca-bundle.crt", b"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem"
-    ),
+    Member(FEDORA_BUNDLE, content=b"BUNDLE"),
+    symlink(b"etc/pki/tls/certs/ca-bundle.crt", b"/" + FEDORA_BUNDLE),
     directory(b"etc/pki/ca-trust/source/anchors"),
 )
 

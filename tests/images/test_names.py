@@ -71,9 +71,8 @@ def test_a_name_leads_to_its_image(names: Names, one: Imported) -> None:
 
 async def test_an_api_opens_it_by_name(names: Names, place: Path, one: Imported) -> None:
     put(names, "mine", one)
-    assert await open_image(place / "cache", names.root.parent, "mine", silent) == names.image(
-        "mine"
-    )
+    cache, home = place / "cache", names.root.parent
+    assert await open_image(cache, home, "mine", silent) == names.image("mine")
     with pytest.raises(ImageError, match="no image called yours"):
         await open_image(cache, home, "yours", silent)
 

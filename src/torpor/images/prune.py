@@ -26,6 +26,8 @@ from torpor.vm.sizes import unshared_bytes
 
 STAGES = ("guest-packages", "guest-runtime", "kernel", "tools", "root-tar", "root")
 LATELY_S = 24 * 3600.0
+MARK_S = 2.0
+"""A file's time is that of the kernel's last tick, so what was marked just now looks older."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,10 @@ async def prune(
     # This marks the guest parts of this Torpor as used.
     made = await maker(cache, report)
     present = await asyncio.to_thread(_present, cache, home)
-    before = began - unused_for
+    before = began - max(unused_for, MARK_S)
     report(Step("looking for what nothing uses"))
     found = await _golden(made, present, before, remove=remove)
-    for kind, key in list(_old_stages(cache, present, min(before, began))):
+    for kind, key in list(_old_stages(cache, present, before)):
         if remove:
             size = await asyncio.to_thread(remove_stage, cache, kind, key)
             if size is None:
