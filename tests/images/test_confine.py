@@ -25,7 +25,7 @@ def room(tmp_path: Path) -> Room:
 
 
 def test_it_works_in_its_directory_on_what_it_was_given(room: Room) -> None:
-    assert confined(room, "cat /input; echo done >/work/result") == ["given"]
+    assert confined(room, "cat /input; echo done >/room/result") == ["given"]
     assert room.work is not None
     assert (room.work / "result").read_text() == "done\n"
 
@@ -54,11 +54,11 @@ def test_it_sees_no_file_of_the_hosts(room: Room, tmp_path: Path) -> None:
         "echo x >/input",
         "echo x >/usr/x",
         "echo x >/etc/x",
-        "mknod /work/device b 8 0",
-        "mount -t tmpfs none /work",
-        "chown 0 /work",
+        "mknod /room/device b 8 0",
+        "mount -t tmpfs none /room",
+        "chown 0 /room",
         "cat /proc/1/root/etc/shadow",
-        "head -c 2M /dev/zero >/work/large",
+        "head -c 2M /dev/zero >/room/large",
     ],
 )
 def test_it_cannot_do_more(attempt: str, room: Room) -> None:
@@ -81,7 +81,7 @@ def test_it_has_no_network(room: Room) -> None:
 
 def test_it_ends_with_who_started_it(room: Room) -> None:
     async def cancelled() -> None:
-        task = asyncio.create_task(run_confined(room, "sh", "-c", "echo $$ >/work/on; sleep 298"))
+        task = asyncio.create_task(run_confined(room, "sh", "-c", "echo $$ >/room/on; sleep 298"))
         assert room.work is not None
         while not (room.work / "on").exists():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.02)

@@ -459,7 +459,7 @@ def test_a_program_that_makes_something_else_of_it_is_not_believed(
 
     async def other(room: Any, *command: str, **rest: Any) -> None:
         if command[0] == "umoci":
-            script = "mkdir /work/tree; echo evil >/work/tree/file"
+            script = "mkdir /room/tree; echo evil >/room/tree/file"
             await real(room, "sh", "-c", script, **rest)
         else:
             await real(room, *command, **rest)

@@ -47,6 +47,8 @@ PROMISED_ROWS = {
     "exec_roundtrip",
     "idle_machine_mib",
     "idle_machine_cpu",
+    "image_unpack",
+    "image_import",
 }
 
 

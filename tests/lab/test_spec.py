@@ -27,6 +27,8 @@ KEPT = {
     "exec_roundtrip": 0.05,
     "idle_machine_mib": 45.0,
     "idle_machine_cpu": 0.4,
+    "image_unpack": 5.0,
+    "image_import": 7.0,
 }
 
 
@@ -66,6 +68,7 @@ def test_all_promises_can_be_kept() -> None:
         ({"exec_roundtrip": 0.061}, ["S9"]),
         ({"idle_machine_mib": 48.1}, ["S10"]),
         ({"idle_machine_cpu": 0.51}, ["S11"]),
+        ({"image_import": 7.6}, ["S15"]),
     ],
 )
 def test_a_promise_that_is_not_kept_is_told(changed: dict[str, float], numbers: list[str]) -> None:
@@ -143,7 +146,7 @@ def test_every_test_and_experiment_that_the_page_names_is_there() -> None:
 
 
 def test_every_promise_names_what_enforces_it() -> None:
-    lines = re.findall(r"^\| [CHJ]\d+ \| .* \|$", SPECIFICATION, re.MULTILINE)
+    lines = re.findall(r"^\| [CHIJ]\d+ \| .* \|$", SPECIFICATION, re.MULTILINE)
     assert lines
     bare = [
         line

@@ -19,7 +19,7 @@ from torpor.images.programs import SEARCH, find_program, ignore_line, run
 
 USER = 0x7000_FFFF
 """The last of the user ids that machines may get (``torpor.vm.jail``): the first are used first."""
-WORK = "/work"
+WORK = "/room"
 ADDRESS_SPACE = 4 << 30
 CPU_SECONDS = 3600
 PROCESSES = 256
@@ -38,7 +38,7 @@ NETWORK_FILES = (
 
 @dataclass(frozen=True)
 class Room:
-    """What a confined program sees: ``work`` to write, as ``/work`` (nothing if None); ``inputs``
+    """What a confined program sees: ``work`` to write, as ``/room`` (nothing if None); ``inputs``
     to read, by the name that each has inside. ``max_file`` is the size that a file may grow to,
     in bytes."""
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from torpor.images import Report
-from torpor.lab.benches import disk, forks, freed, idle, memory, pause, start
+from torpor.lab.benches import disk, forks, freed, idle, images, memory, pause, start
 from torpor.lab.figures import Notebook, Results, Row
 from torpor.lab.laboratory import Laboratory
 from torpor.vm.accelerator import cpu_model
@@ -23,6 +23,7 @@ GROUPS = (
     forks.GROUP,
     idle.EXEC_GROUP,
     idle.IDLE_GROUP,
+    images.GROUP,
 )
 FIGURES = tuple(figure for group in GROUPS for figure in group.figures)
 

@@ -78,6 +78,12 @@ PROMISES = (
     Promise("S9", "exec_roundtrip", Bound(0.060), Bound(0.020)),
     Promise("S10", "idle_machine_mib", Bound(48.0), Bound(48.0)),
     Promise("S11", "idle_machine_cpu", Bound(0.5), Bound(0.5)),
+    Promise(
+        "S15",
+        "image_import",
+        Bound(factor=1.5, of="image_unpack"),
+        Bound(factor=1.5, of="image_unpack"),
+    ),
 )
 
 NEEDED = frozenset(
