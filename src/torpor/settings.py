@@ -10,7 +10,7 @@ from pathlib import Path
 class Places:
     """The two directories of one installation, both absolute; neither needs to exist yet.
 
-    ``home`` holds what cannot be made again: snapshots and the disks of machines.
+    ``home`` holds what cannot be made again: snapshots, the disks of machines, named images.
     ``cache`` holds what can: the guest's kernel, images, golden snapshots.
     """
 

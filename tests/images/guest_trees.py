@@ -114,16 +114,13 @@ LARGE_PARTS = {
 }
 
 
-def large_tree(runtime: Path, root: Path, *, full: bool = False) -> Path:
-    """A directory with a file of 5 GiB: sparse with data in some places, or ``full`` of it."""
+def large_tree(runtime: Path, root: Path) -> Path:
+    """A directory with a sparse file of 5 GiB, with data in some places. (A full one is in
+    ``torpor lab soak``.)"""
     root.mkdir(parents=True)
     (root / "cat").write_bytes(busybox(runtime))
     (root / "cat").chmod(0o755)
     with (root / "large").open("wb") as file:
-        if full:
-            block = random.Random(2).randbytes(1 << 20)
-            for number in range(LARGE_SIZE >> 20):
-                file.write(number.to_bytes(8, "little") + block[8:])
         file.truncate(LARGE_SIZE)
         for at, content in LARGE_PARTS.items():
             file.seek(at)

@@ -25,7 +25,7 @@ from tests.images.oci_builder import (
     layout,
     symlink,
 )
-from torpor.images import Asked, Image, ImageError, Imported, import_image, silent
+from torpor.images import Asked, Image, ImageError, Imported, Step, import_image, silent
 from torpor.images.authorities import Authorities
 from torpor.images.ext4_read import Disk
 from torpor.images.sources import read_source
@@ -181,7 +181,7 @@ def test_the_disk_is_clean_and_sparse(tmp_path: Path, made: Made) -> None:
     status = image.root.stat()
     assert status.st_size == image.size_bytes == 8 << 30
     assert status.st_blocks * 512 < 16 << 20
-    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (os.geteuid(), 0o444)
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (os.geteuid(), 0o400)
 
 
 def test_what_is_there_already_is_found(tmp_path: Path, place: Path, made: Made) -> None:
@@ -190,6 +190,23 @@ def test_what_is_there_already_is_found(tmp_path: Path, place: Path, made: Made)
     assert made(source) == first
     assert made(archive_of(source, tmp_path / "image.tar")).image == first.image
     assert [path.name for path in (place / "cache/.building").iterdir()] == []
+
+
+@pytest.mark.parametrize("step", ["checking layers", "unpacking", "making the root disk"])
+async def test_an_import_that_is_cancelled_leaves_nothing(step: str, tmp_path: Path) -> None:
+    source = layout(tmp_path / "oci", layer(*LOWER), layer(*UPPER))
+
+    def told(now: Step) -> None:
+        if now.name == step:
+            task.cancel()
+
+    asked = Asked(authorities=Authorities())
+    task = asyncio.create_task(import_image(tmp_path / "cache", str(source), told, asked))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert list((tmp_path / "cache/.building").iterdir()) == []
+    assert not list((tmp_path / "cache").glob("root/*"))
+    await import_image(tmp_path / "cache", str(source), silent, asked)
 
 
 CONFIG = {

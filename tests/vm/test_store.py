@@ -696,13 +696,13 @@ def test_a_collection_spares_what_is_just_being_taken_over(
     golden = Store(tmp_path / "golden")
     (golden.root / "layers/root.raw").write_bytes(b"root")
     home = Store(tmp_path / "home", golden)
-    real = store_module._link_or_copy
+    real = store_module.link_or_copy
 
     def link_and_collect(source: Path, target: Path) -> None:
         real(source, target)
         home.collect(())
 
-    monkeypatch.setattr(store_module, "_link_or_copy", link_and_collect)
+    monkeypatch.setattr(store_module, "link_or_copy", link_and_collect)
     home.keep(["layers/root.raw"])
     assert (home.root / "layers/root.raw").read_bytes() == b"root"
     assert [file.name for file in (home.root / "layers").iterdir()] == ["root.raw"]

@@ -109,7 +109,7 @@ def import_(
     ] = "32G",
     max_entries: Annotated[
         int, typer.Option(min=1, help="Refuse layers with more entries than this.")
-    ] = 1_000_000,
+    ] = 500_000,
     tls_verify: Annotated[
         bool,
         typer.Option(

@@ -47,7 +47,7 @@ class Limits:
     """What an image may come to: bytes and entries of all layers together, unpacked."""
 
     unpacked_bytes: int = 32 << 30
-    entries: int = 1_000_000
+    entries: int = 500_000
 
 
 @dataclass(frozen=True)

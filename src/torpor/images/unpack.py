@@ -97,7 +97,7 @@ async def make_disk(
         os.chown(out, 0, 0)
     await dig_holes(out, building.lock)
     plan.unlink()
-    out.chmod(0o444)
+    out.chmod(0o400)  # it may hold what is nobody else's business
     report(Step("reading the root disk"))
     async with asyncio.TaskGroup() as group:
         digest = group.create_task(asyncio.to_thread(disk_digest, out))

@@ -9,6 +9,7 @@ from torpor.images import Report, Step
 from torpor.lab.check import Check
 from torpor.lab.kills import kills
 from torpor.lab.laboratory import Laboratory, laboratory
+from torpor.lab.large_image import large_image
 from torpor.settings import Places
 from torpor.vm import Command, Exec, Host, Machine, Output, Wanted
 
@@ -20,11 +21,13 @@ while [ $n -lt %d ]; do n=$((n+1)); echo "line $n of a long stream of lines"; do
 
 
 async def soak(places: Places, kill_count: int, minutes: float, report: Report) -> list[Check]:
-    """Kill the program ``kill_count`` times, then stream for ``minutes``; return the checks."""
+    """Kill the program ``kill_count`` times, then stream for ``minutes``, then boot from an
+    image with 5 GiB; return the checks."""
     checks: list[Check] = []
     async with laboratory(places, report) as lab:
         checks.append(await _killed(lab, places, kill_count, report))
         checks.append(await _streamed(lab, minutes, report))
+        checks.append(await large_image(lab, report))
     return checks
 
 
