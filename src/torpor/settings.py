@@ -10,7 +10,7 @@ from pathlib import Path
 class Places:
     """The two directories of one installation, both absolute; neither needs to exist yet.
 
-    ``home`` holds what cannot be made again: snapshots and the disks of machines.
+    ``home`` holds what cannot be made again: snapshots, the disks of machines, named images.
     ``cache`` holds what can: the guest's kernel, images, golden snapshots.
     """
 
@@ -34,6 +34,16 @@ def default_places(environ: Mapping[str, str] = os.environ) -> Places:
         home=_chosen(environ, "TORPOR_HOME", home),
         cache=_chosen(environ, "TORPOR_CACHE", cache),
     )
+
+
+def extra_authorities(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the file or directory of certificates that images are to trust besides their own.
+
+    ``TORPOR_EXTRA_CA`` names it: PEM certificates, of a proxy that looks into the host's TLS
+    traffic, or of a company's own servers. None if it is not set or empty.
+    """
+    value = environ.get("TORPOR_EXTRA_CA")
+    return Path(value).expanduser().absolute() if value else None
 
 
 def _chosen(environ: Mapping[str, str], variable: str, otherwise: Path) -> Path:

@@ -7,17 +7,22 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from tests.images.test_authorities import certificate
+from torpor.cli.app import app
 from torpor.images import (
     GuestParts,
     Image,
     ImageError,
+    Names,
     Recipe,
     debian_image,
     guest_parts,
     parts,
     silent,
 )
+from torpor.images.ext4_read import Disk
 from torpor.settings import default_places
 
 pytestmark = pytest.mark.machine
@@ -154,6 +159,48 @@ def test_machine_without_its_tools_disk_says_so_and_ends(
     )
     assert "torpor: no disk with the serial torpor-tools" in console
     assert "Kernel panic" in console
+
+
+@pytest.fixture
+def packages_only(cache: Path, image: Image, tmp_path: Path) -> Path:
+    """A cache that has the default image's packages and nothing else."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/root-tar").symlink_to(cache / "root-tar")
+    return tmp_path / "cache"
+
+
+def test_a_built_image_trusts_the_authorities_of_the_settings(
+    packages_only: Path, image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = certificate(tmp_path, "authority")
+    monkeypatch.setenv("TORPOR_EXTRA_CA", str(authority))
+    trusting = asyncio.run(debian_image(packages_only, Recipe(), silent))
+    assert trusting.digest != image.digest
+    text = authority.read_bytes().strip()
+    with Disk(trusting.root) as disk:
+        files = dict(disk.walk())
+        bundle = b"".join(disk.read(files[b"etc/ssl/certs/ca-certificates.crt"]))
+        assert bundle.count(text) == 1
+        assert bundle.count(b"BEGIN CERTIFICATE") > 50
+    with Disk(image.root) as disk:
+        others = {path for path, _ in disk.walk()}
+    added = {path for path in files.keys() - others if b"certificates/torpor-" in path}
+    assert len(added) == 1
+    assert all(files[path].uid == files[path].gid == 0 for path in files.keys() - others)
+
+
+def test_an_image_is_built_by_name(
+    packages_only: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORPOR_CACHE", str(packages_only))
+    monkeypatch.setenv("TORPOR_HOME", str(tmp_path / "home"))
+    said = CliRunner().invoke(app, ["image", "build", "--name", "mine", "--json"])
+    assert said.exit_code == 0, said.output
+    built = json.loads(said.stdout)
+    assert built["recipe"]["packages"] == list(Recipe().packages)
+    assert built["source"] == "debian:bookworm"
+    named = Names(tmp_path / "home").image("mine")
+    assert named.root.samefile(next(packages_only.glob("root/*/root.raw")))
 
 
 async def test_an_image_of_packages_that_do_not_exist(tmp_path: Path) -> None:

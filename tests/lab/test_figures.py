@@ -53,6 +53,8 @@ PROMISED_ROWS = {
     "file_write_32mib",
     "tar_out_32mib",
     "tar_in_32mib",
+    "image_unpack",
+    "image_import",
 }
 
 

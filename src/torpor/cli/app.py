@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from torpor.cli.image import app as image
 from torpor.cli.lab import app as lab
 from torpor.cli.running import run, working_places
 from torpor.cli.snapshot import app as snapshot
@@ -16,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(image, name="image")
 app.add_typer(lab, name="lab")
 app.add_typer(snapshot, name="snapshot")
 

@@ -63,11 +63,14 @@ TOOLS = (
     Tool("tar", "tar", "images"),
     Tool("fallocate", "util-linux", "images"),
     Tool("apt-config", "apt", "images"),
-)
-USER_TOOLS = (
+    Tool("skopeo", "skopeo", "images"),
+    Tool("umoci", "umoci", "images"),
     Tool("fakeroot", "fakeroot", "images"),
-    Tool("newuidmap", "uidmap", "images", ""),
+    Tool("prlimit", "util-linux", "images"),
+    Tool("zstd", "zstd", "images"),
+    Tool("openssl", "openssl", "images", "version"),
 )
+USER_TOOLS = (Tool("newuidmap", "uidmap", "images", ""),)
 """What only those need who are not root."""
 
 

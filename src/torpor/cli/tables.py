@@ -7,12 +7,14 @@ from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:  # they are only printed here; whoever has one has imported it
     from torpor.cli.findings import Finding
+    from torpor.images.names import Listed
     from torpor.lab.check import Check
     from torpor.lab.figures import Results
 
@@ -160,3 +162,36 @@ def print_elsewhere(out: Console, results: "Results") -> None:
     if table.row_count:
         out.print()
         out.print(table)
+
+
+def print_image(listed: "Listed") -> None:
+    """Print what is known of a named image."""
+    record, config = listed.record, listed.record.config
+    alone = "" if listed.alone_bytes else " (shared with the cache, a machine or a snapshot)"
+    lines: list[tuple[str, str]] = [
+        ("name", record.name),
+        ("from", record.source),
+        ("manifest", record.manifest or ""),
+        ("packages", ", ".join(record.recipe.packages) if record.recipe else ""),
+        ("created", record.created_at),
+        ("digest", record.digest),
+        ("disk", decimal(record.size_bytes)),
+        ("stored", decimal(listed.stored_bytes) + alone),
+        ("content", f"{record.files} files, {decimal(record.content_bytes)}"
+         if record.files is not None and record.content_bytes is not None else ""),
+        ("entrypoint", " ".join(config.entrypoint)),
+        ("command", " ".join(config.cmd)),
+        ("user", config.user),
+        ("directory", config.working_dir),
+        ("environment", "\n".join(f"{name}={value}" for name, value in config.env.items())),
+        ("labels", "\n".join(f"{name}={value}" for name, value in config.labels.items())),
+        ("ports", ", ".join(config.ports)),
+        ("stop signal", config.stop_signal),
+        ("authorities", "\n".join(record.authorities)),
+        ("note", "\n".join(record.notes)),
+    ]  # fmt: skip
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for name, value in lines:
+        if value:
+            table.add_row(Text(name, style="bold"), Text(value))
+    console().print(table)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torpor.images import finish
+from torpor.images.authorities import Authorities, plan_of, wanted_authorities
 from torpor.images.digests import disk_digest, key_of
 from torpor.images.ext4 import make_ext4
+from torpor.images.image import Image
 from torpor.images.mmdebstrap import make_tar
 from torpor.images.progress import Report, Step
 from torpor.images.stages import Building, finished_stage
@@ -69,20 +74,6 @@ class Recipe:
     )
 
 
-@dataclass(frozen=True)
-class Image:
-    """A root disk: `root` is a raw ext4 image (sparse, never to be written).
-
-    `size_bytes` is what the guest sees. `digest` belongs to what the guest reads (see
-    `disk_digest`): layers over it fit any image of the same digest.
-    """
-
-    name: str
-    digest: str
-    root: Path
-    size_bytes: int
-
-
 def tar_key(recipe: Recipe) -> str:
     """The key of a recipe's packages. Its name does not matter, nor their order."""
     return key_of(
@@ -97,8 +88,32 @@ def tar_key(recipe: Recipe) -> str:
     )
 
 
-async def debian_image(cache: Path, recipe: Recipe, report: Report) -> Image:
-    """The image of a recipe, from the cache or made now. Raises ImageError."""
+def root_key(packages_key: str, size_bytes: int, authorities: Authorities) -> str:
+    """The key of a root disk with these packages."""
+    made_from: dict[str, object] = {
+        "format": IMAGE_FORMAT,
+        "tar": packages_key,
+        "size_bytes": size_bytes,
+    }
+    if authorities.certificates:
+        made_from["authorities"] = authorities.digests
+    return key_of("root", made_from)
+
+
+async def debian_image(
+    cache: Path,
+    recipe: Recipe,
+    report: Report,
+    *,
+    size_bytes: int = SIZE_BYTES,
+    authorities: Authorities | None = None,
+) -> Image:
+    """The image of a recipe, from the cache or made now. Raises ImageError.
+
+    ``authorities`` are those that the settings ask for, unless others are given.
+    """
+    if authorities is None:
+        authorities = wanted_authorities()
 
     async def fetch(building: Building) -> Mapping[str, str]:
         await make_tar(
@@ -116,9 +131,7 @@ async def debian_image(cache: Path, recipe: Recipe, report: Report) -> Image:
         return {}
 
     packages_key = tar_key(recipe)
-    image_key = key_of(
-        "root", {"format": IMAGE_FORMAT, "tar": packages_key, "size_bytes": SIZE_BYTES}
-    )
+    image_key = root_key(packages_key, size_bytes, authorities)
 
     async def make_disk(building: Building) -> Mapping[str, str]:
         packages = await finished_stage(cache, "root-tar", packages_key, fetch, report)
@@ -131,14 +144,25 @@ async def debian_image(cache: Path, recipe: Recipe, report: Report) -> Image:
             image,
             label="torpor-root",
             key=image_key,
-            size_bytes=SIZE_BYTES,
+            size_bytes=size_bytes,
             tree=tree,
             journal=True,
             tar=packages.path / "root.tar",
+            finishing=await _finishing(building, tree, authorities),
         )
         await asyncio.to_thread(shutil.rmtree, tree)
         image.chmod(0o444)
         return {"digest": await asyncio.to_thread(disk_digest, image)}
 
     stage = await finished_stage(cache, "root", image_key, make_disk, report)
-    return Image(recipe.name, stage.facts["digest"], stage.path / "root.raw", SIZE_BYTES)
+    return Image(recipe.name, stage.facts["digest"], stage.path / "root.raw", size_bytes)
+
+
+async def _finishing(building: Building, tree: Path, authorities: Authorities) -> list[str]:
+    """The command that adds certificates to a tree; nothing if there are none to add."""
+    added = await plan_of(authorities, building.lock)
+    if added is None:
+        return []
+    plan = building.path / "plan"
+    plan.write_text(json.dumps({"files": False, "authorities": added}) + "\n")
+    return [sys.executable, "-I", "-S", "-B", finish.__file__, str(tree), str(plan)]

@@ -18,6 +18,17 @@ class ImageError(Exception):
         self.advice = advice
 
 
+class HostileImageError(ImageError):
+    """An image from elsewhere is not what it says it is, or asks for more than it may."""
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        super().__init__(
+            what,
+            "Nothing of it was kept, and nothing outside of Torpor's cache was touched.",
+            advice or "Get the image again, from somebody you trust.",
+        )
+
+
 NOTHING_VISIBLE = "Nothing of it is in the cache; stages that were finished before are kept."
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from torpor.images.debian import Image
+from torpor.images.image import Image
 from torpor.images.parts import GuestParts, guest_parts
 from torpor.images.progress import Report, Step
 from torpor.vm.accelerator import Accelerator, probe
 from torpor.vm.agent import Identity
+from torpor.vm.base import link_or_copy
 from torpor.vm.disk import Layer
 from torpor.vm.errors import GuestError
 from torpor.vm.host import Host
@@ -119,13 +120,14 @@ def boot_wanted(maker: Maker, image: Image, shape: Shape) -> BootWanted:
 
 
 def _place(store: Store, file: Path, digest: str, size: int) -> Layer:
-    """Hard-link a file of the cache into the store of golden snapshots as a raw layer."""
+    """Put a file into the store of golden snapshots as a raw layer: a hard link, or a copy if it is
+    on another file system, as that of a named image may be."""
     layer = Layer(digest[:40], "raw", size or file.stat().st_size)
     place = store.root / "layers" / layer.file_name
     if not place.exists():
         new = place.with_name(f".{layer.file_name}.{os.getpid()}")
         new.unlink(missing_ok=True)
-        os.link(file, new)
+        link_or_copy(file, new)
         new.rename(place)
     return layer
 
@@ -138,6 +140,9 @@ async def golden(maker: Maker, image: Image, shape: Shape, report: Report) -> st
     wanted = golden_id(maker, image, shape)
     store = maker.store()
     if wanted in store.ids() and store.durable(wanted):
+        with contextlib.suppress(OSError):
+            # When it was last used: what prune asks.
+            os.utime(store.directory(wanted))
         return wanted
     host = await Host.open(maker.home, maker.accelerator, maker.jail, wait=True, keep_disks=False)
     try:

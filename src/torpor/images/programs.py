@@ -22,12 +22,15 @@ END_GRACE_S = 10.0
 PACKAGE_OF = {
     "mmdebstrap": "mmdebstrap",
     "mkfs.ext4": "e2fsprogs",
+    "debugfs": "e2fsprogs",
     "fakeroot": "fakeroot",
     "tar": "tar",
     "fallocate": "util-linux",
     "setpriv": "util-linux",
     "unshare": "util-linux",
     "sync": "coreutils",
+    "prlimit": "util-linux",
+    "bwrap": "bubblewrap",
 }
 
 
@@ -53,17 +56,20 @@ def ignore_line(line: str) -> None:
 async def run(
     program: str,
     *arguments: str,
-    lock: int,
+    lock: int | None,
     environment: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] = ignore_line,
     end_by: signal.Signals = signal.SIGTERM,
     advice: str = "Run the same command again; if it fails again, the lines above say why.",
+    called: str = "",
 ) -> None:
     """Run a program to its end; `on_line` gets its lines (stdout and stderr in one).
 
+    `called` is what an error calls it, if it only leads to another one.
+
     Raises ImageError with the last lines if it fails. If this task is cancelled or this process
     dies, the program gets `end_by`; until it has ended it holds `lock`, so nobody takes its
-    directory for abandoned.
+    directory for abandoned (None: for a program that surely ends with us).
     """
     path = find_program(program)
     process = await asyncio.create_subprocess_exec(
@@ -77,7 +83,7 @@ async def run(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "PATH": SEARCH, "LC_ALL": "C.UTF-8", **(environment or {})},
-        pass_fds=(lock,),
+        pass_fds=() if lock is None else (lock,),
         start_new_session=True,
     )
     tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -93,7 +99,7 @@ async def run(
         said = "\n".join(f"    {line}" for line in tail)
         if "No space left on device" in said or "Disk quota exceeded" in said:
             raise disk_full("the cache or the temporary files")
-        name = Path(path).name
+        name = called or Path(path).name
         how = f"status {status}" if status > 0 else f"signal {-status}"
         raise ImageError(
             f"{name} failed ({how}). It said:\n{said}",

@@ -9,9 +9,11 @@ means that nobody works in the directories of that name any more, and they are r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -21,7 +23,9 @@ from pathlib import Path
 
 from torpor.images.errors import NOTHING_VISIBLE, ImageError, disk_full, is_disk_full
 from torpor.images.programs import run
-from torpor.images.progress import Report, Step
+from torpor.images.progress import Report, Step, silent
+from torpor.vm.sizes import unshared_bytes
+from torpor.vm.store import fsync
 
 FACTS = "stage.json"
 LOCK_POLL_S = 0.1
@@ -69,7 +73,7 @@ async def finished_stage(cache: Path, kind: str, key: str, build: Build, report:
             try:
                 await _fill(Building(path, lock), build)
                 path.rename(final)
-                _sync_directory(final.parent)
+                fsync(final.parent)
             finally:
                 # Also when cancelled: it runs in this thread, so nothing can come between.
                 _remove(path)
@@ -82,6 +86,60 @@ async def finished_stage(cache: Path, kind: str, key: str, build: Build, report:
             f"See that {cache} is yours to write, then run the same command again.",
         ) from error
     return _read(final)
+
+
+@asynccontextmanager
+async def workplace(cache: Path, kind: str) -> AsyncIterator[Building]:
+    """A directory of one's own for the length of the block, in the cache; removed afterwards, by
+    the next builder if this process is killed. Raises ImageError."""
+    yard = cache / ".building"
+    name = f"{kind}-{secrets.token_hex(8)}"
+    try:
+        yard.mkdir(parents=True, exist_ok=True)
+        async with _lock(yard / f"{name}.lock", kind, silent) as lock:
+            path = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=yard))
+            try:
+                yield Building(path, lock)
+            finally:
+                _remove(path)
+    except OSError as error:
+        if is_disk_full(error):
+            raise disk_full(str(cache)) from error
+        raise ImageError(
+            f"The {kind} failed: {error}.",
+            NOTHING_VISIBLE,
+            f"See that {cache} is yours to write, then run the same command again.",
+        ) from error
+
+
+def found_stage(cache: Path, kind: str, key: str) -> Stage | None:
+    """The stage of this kind and key, if it was built. Raises ImageError if it is damaged."""
+    final = cache / kind / key
+    return _read(final) if final.exists() else None
+
+
+def remove_stage(cache: Path, kind: str, key: str) -> int | None:
+    """Remove a stage, unless somebody is building it; return the bytes that are free now, or None.
+
+    Blocks. Who has its files open keeps them. Raises OSError.
+    """
+    name = f"{kind}-{key}"
+    yard = cache / ".building"
+    yard.mkdir(exist_ok=True)
+    lock = _try_lock(yard / f"{name}.lock")
+    if lock is None:
+        return None
+    try:
+        final = cache / kind / key
+        size = unshared_bytes(final.rglob("*"))
+        # By one rename, as it came: it is there as a whole, or not.
+        trash = yard / f"{name}.{secrets.token_hex(4)}"
+        final.rename(trash)
+        _remove(trash)
+        return size
+    finally:
+        (yard / f"{name}.lock").unlink(missing_ok=True)
+        os.close(lock)
 
 
 async def _fill(building: Building, build: Build) -> None:
@@ -100,6 +158,9 @@ def _read(path: Path) -> Stage:
             "It was left as it is.",
             f"Remove it (rm -r {path}); the next run builds it anew.",
         ) from error
+    with contextlib.suppress(OSError):
+        # When it was last used: what prune asks.
+        os.utime(path)
     return Stage(path, {str(name): str(value) for name, value in facts.items()})
 
 
@@ -165,21 +226,20 @@ def _remove(directory: Path) -> None:
     """Remove a directory, unless something is mounted below it: that would be removed too."""
     if not directory.exists():
         return
-    below = f"{directory.resolve()}/"
+    inside = f"{directory.resolve()}/"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         mounted = line.split()[4].replace("\\040", " ")
-        if mounted.startswith(below):
+        if mounted.startswith(inside):
             raise ImageError(
                 f"{mounted} is still mounted in the directory of a build that ended.",
                 f"{directory} was left as it is.",
                 f"Unmount it (umount {mounted}) and run the same command again.",
             )
+    if os.geteuid() != 0:
+        # Trees have directories whose modes keep even their owner out.
+        for parent, names, _ in os.walk(directory):
+            for name in names:
+                below = Path(parent, name)
+                if not below.is_symlink():
+                    below.chmod(0o700)
     shutil.rmtree(directory, ignore_errors=True)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

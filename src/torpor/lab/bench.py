@@ -14,6 +14,7 @@ from torpor.lab.benches import (
     forks,
     freed,
     idle,
+    images,
     memory,
     pause,
     start,
@@ -35,6 +36,7 @@ GROUPS = (
     idle.EXEC_GROUP,
     terminals.GROUP,
     idle.IDLE_GROUP,
+    images.GROUP,
 )
 FIGURES = tuple(figure for group in GROUPS for figure in group.figures)
 

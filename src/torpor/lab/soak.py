@@ -10,6 +10,7 @@ from torpor.lab.archives import archived
 from torpor.lab.check import Check
 from torpor.lab.kills import kills
 from torpor.lab.laboratory import Laboratory, laboratory
+from torpor.lab.large_image import large_image
 from torpor.settings import Places
 from torpor.vm import Command, Exec, Host, Machine, Output, Wanted
 
@@ -24,13 +25,14 @@ async def soak(
     places: Places, kill_count: int, minutes: float, archive_mib: int, report: Report
 ) -> list[Check]:
     """Kill the program ``kill_count`` times, stream for ``minutes``, carry an archive of
-    ``archive_mib`` in and out; return the checks."""
+    ``archive_mib`` in and out, then boot from an image with 5 GiB; return the checks."""
     checks: list[Check] = []
     async with laboratory(places, report) as lab:
         checks.append(await _killed(lab, places, kill_count, report))
         checks.append(await _streamed(lab, minutes, report))
         if archive_mib:
             checks.append(await _archived(lab, archive_mib, report))
+        checks.append(await large_image(lab, report))
     return checks
 
 

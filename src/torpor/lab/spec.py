@@ -91,6 +91,12 @@ PROMISES = (
     Promise("S14", "file_write_32mib", IN, IN),
     Promise("S15", "tar_out_32mib", OUT, OUT),
     Promise("S16", "tar_in_32mib", IN, IN),
+    Promise(
+        "S17",
+        "image_import",
+        Bound(factor=1.5, of="image_unpack"),
+        Bound(factor=1.5, of="image_unpack"),
+    ),
 )
 
 NEEDED = frozenset(

@@ -1,0 +1,220 @@
+"""What is done to a tree before a file system is made of it; runs confined, under fakeroot.
+
+A program of its own that imports only the standard library: its text is handed to a Python that
+sees nothing else of ours. Under fakeroot owners, devices, set-uid bits and extended attributes
+are told to who asks, and are not on the host's disk.
+
+    finish.py TREE PLAN [APART]
+
+PLAN is a file of JSON lines. The first is an object:
+
+    "files": true if lines follow, one for each file that must be in the tree, and no other
+    "authorities": certificates to add, or null: {"bundle": text to append to bundles,
+        "files": {name: text}, "hashed": [[hash of the subject, text]]}
+
+Each further line is ``[path, kind, mode, uid, gid, mtime, size, link, [major, minor], xattrs,
+first, apart]``: ``xattrs`` are in hexadecimal; ``first`` is the path of the same inode that came
+before, or null; ``apart`` is the name of the file in APART that is to take the place of the empty
+one in the tree, or empty. Directories come before what is in them. Names are as Python's
+``os.fsdecode`` gives them.
+"""
+
+import contextlib
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+BUNDLES = (
+    "etc/ssl/certs/ca-certificates.crt",
+    "etc/pki/tls/certs/ca-bundle.crt",
+    "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "etc/ssl/ca-bundle.pem",
+    "etc/ssl/cert.pem",
+)
+SOURCES = ("usr/local/share/ca-certificates", "etc/pki/ca-trust/source/anchors")
+HASHED = "etc/ssl/certs"
+KINDS = {
+    "file": stat.S_IFREG,
+    "dir": stat.S_IFDIR,
+    "symlink": stat.S_IFLNK,
+    "fifo": stat.S_IFIFO,
+    "char": stat.S_IFCHR,
+    "block": stat.S_IFBLK,
+}
+
+
+def check(tree: str, lines: list[list[Any]]) -> dict[str, int]:
+    """Compare the tree with what it must be, and return the modes of what is in it.
+
+    Exits with a message if it is anything else.
+    """
+    seen: dict[str, int] = {}
+    modes: dict[str, int] = {}
+    for path, kind, mode, _, _, _, size, link, _, _, first, apart in lines:
+        place = os.path.join(tree, path)
+        status = os.lstat(place)
+        # No device is made before this: an empty file stands for it.
+        wanted = stat.S_IFREG if kind in ("char", "block") else KINDS[kind]
+        if stat.S_IFMT(status.st_mode) != wanted:
+            sys.exit(f"{path!r} came out as another type than the {kind} that it is")
+        size = 0 if apart else size
+        if kind == "file" and status.st_size != size:
+            sys.exit(f"{path!r} came out with {status.st_size} bytes; it has {size}")
+        if kind == "symlink" and os.readlink(place) != link:
+            sys.exit(f"the symbolic link {path!r} came out with another target")
+        if seen.setdefault(first or path, status.st_ino) != status.st_ino:
+            sys.exit(f"{path!r} came out as a file of its own; it is a hard link")
+        modes[path] = stat.S_IMODE(status.st_mode)
+        if kind == "dir" and ~modes[path] & 0o700:
+            # Its mode keeps even its owner out, which we are, but for fakeroot.
+            os.chmod(place, mode | 0o700)
+            modes[path] = -1
+    found = sum(len(names) + len(files) for _, names, files in os.walk(tree, onerror=fail))
+    if found != len(lines) - 1:
+        sys.exit(f"{found} files came out; there are {len(lines) - 1}")
+    return modes
+
+
+def fail(error: OSError) -> NoReturn:
+    raise error
+
+
+def bring(tree: str, lines: list[list[Any]], directory: str, modes: dict[str, int]) -> None:
+    """Put the files that lie apart into their places, under all of their names."""
+    for path, *_, first, apart in lines:
+        if apart:
+            place = os.path.join(tree, path)
+            modes[path] = -1
+            if first is None:
+                os.rename(os.path.join(directory, apart), place)
+            else:
+                os.unlink(place)
+                os.link(os.path.join(tree, first), place)
+
+
+def dress(tree: str, lines: list[list[Any]], modes: dict[str, int]) -> None:
+    """Give each file what it has beside its content."""
+    for path, kind, mode, uid, gid, _, _, _, device, xattrs, first, _ in lines:
+        place = os.path.join(tree, path)
+        if first is not None:
+            continue
+        if kind in ("char", "block"):
+            os.unlink(place)
+            os.mknod(place, KINDS[kind] | mode, os.makedev(*device))
+            modes.pop(path)
+        # Each of these is a message to fakeroot's daemon, and most files need none: what it was
+        # told nothing of belongs to root. Once it was told of anything, it wants the owner too.
+        changed = kind != "symlink" and (modes.get(path) != mode or bool(~mode & 0o600))
+        if uid or gid or xattrs or changed:
+            os.lchown(place, uid, gid)
+        if changed:
+            os.chmod(place, mode)
+        for name, value in xattrs.items():
+            os.setxattr(place, name, bytes.fromhex(value), follow_symlinks=False)
+    for path, _, _, _, _, mtime, _, _, _, _, _, _ in reversed(lines):
+        os.utime(os.path.join(tree, path), (mtime, mtime), follow_symlinks=False)
+
+
+def inside(tree: str, path: str) -> str | None:
+    """Where a path leads inside the tree, as for a process whose root it is; its last part may be
+    missing. None if what leads there is missing, or is no directory."""
+    found: list[str] = []
+    todo, followed = path.split("/")[::-1], 0
+    while todo:
+        name = todo.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            found = found[:-1]
+            continue
+        place = os.path.join(tree, *found, name)
+        if os.path.islink(place):
+            followed += 1
+            if followed > 40:
+                return None
+            target = os.readlink(place)
+            if target.startswith("/"):
+                found = []
+            todo += target.split("/")[::-1]
+            continue
+        if todo and not os.path.isdir(place):
+            return None
+        found.append(name)
+    return os.path.join(tree, *found)
+
+
+def make_directories(tree: str, path: str) -> str | None:
+    """Make a directory and those above it, and return where it is; None if it cannot be."""
+    parts = path.split("/")
+    for count in range(1, len(parts) + 1):
+        place = inside(tree, "/".join(parts[:count]))
+        if place is None:
+            return None
+        if not os.path.exists(place):
+            os.mkdir(place)
+            os.chmod(place, 0o755)
+    place = inside(tree, path)
+    return place if place is not None and os.path.isdir(place) else None
+
+
+def trust(tree: str, authorities: dict[str, Any]) -> None:
+    """Add certificates to where the distributions keep theirs."""
+    bundles: dict[int, str] = {}
+    for name in BUNDLES:
+        place = inside(tree, name)
+        if place is not None and os.path.isfile(place):
+            bundles[os.lstat(place).st_ino] = place
+    for place in bundles.values():
+        with kept_mode(place), open(place, "ab") as file:
+            file.write(b"\n" + authorities["bundle"].encode())
+    directories = [make_directories(tree, SOURCES[0]), inside(tree, SOURCES[1])]
+    for directory in directories:
+        if directory is not None and os.path.isdir(directory):
+            for name, text in authorities["files"].items():
+                put(os.path.join(directory, name), text)
+    hashed = inside(tree, HASHED)
+    if hashed is not None and os.path.isdir(hashed):
+        for digest, text in authorities["hashed"]:
+            number = 0
+            while os.path.lexists(os.path.join(hashed, f"{digest}.{number}")):
+                number += 1
+            put(os.path.join(hashed, f"{digest}.{number}"), text)
+
+
+@contextlib.contextmanager
+def kept_mode(place: str) -> Iterator[None]:
+    """Let the owner write a file for the length of the block."""
+    mode = stat.S_IMODE(os.lstat(place).st_mode)
+    os.chmod(place, mode | 0o600)
+    try:
+        yield
+    finally:
+        os.chmod(place, mode)
+
+
+def put(place: str, text: str) -> None:
+    """Write a file anew, whatever is there under its name."""
+    if os.path.lexists(place):
+        os.unlink(place)
+    with open(place, "x") as file:
+        file.write(text)
+    os.chmod(place, 0o644)
+
+
+def main(tree: str, plan: str, apart: str = "") -> None:
+    with open(plan) as file:
+        head = json.loads(file.readline())
+        lines = [json.loads(line) for line in file]
+    if head["files"]:
+        modes = check(tree, lines)
+        bring(tree, lines, apart, modes)
+        dress(tree, lines, modes)
+    if head["authorities"] is not None:
+        trust(tree, head["authorities"])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

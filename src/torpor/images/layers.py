@@ -1,0 +1,291 @@
+"""Checking the layers of an image, and keeping them in a form that asks nothing of who unpacks
+them.
+
+Each layer is read once, as a stream: its digest, that of its unpacked content, its size, every
+header in it. What is kept is a layout of one image with plain tar archives, so that the program
+that unpacks it meets no compression and no document that a stranger wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import subprocess
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torpor.images.confine import Room, confined
+from torpor.images.errors import HostileImageError
+from torpor.images.kept_layer import APART, KeptLayer
+from torpor.images.layer_tree import LayerTree, too_large
+from torpor.images.layout import CHUNK, Layout
+from torpor.images.oci_image import (
+    CONFIGS,
+    MANIFESTS,
+    REF_NAME,
+    Compression,
+    Descriptor,
+    OciImage,
+    lying,
+)
+from torpor.images.progress import Report, Step
+from torpor.images.tar_stream import Reader, entries
+
+PLAIN_LAYER = "application/vnd.oci.image.layer.v1.tar"
+ZSTD_MEMORY = "256MB"
+"""The window that zstd may ask for; its own default is 128 MiB."""
+NAME = "image"
+"""What the image is called in the layout that is kept."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an image may come to: bytes and entries of all layers together, unpacked."""
+
+    unpacked_bytes: int = 32 << 30
+    entries: int = 500_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where one layer comes from: ``chunks`` opens it, ``size`` is how much there is to read (0:
+    not known). ``diff`` is the digest that its content must have, None for what was just made."""
+
+    name: str
+    size: int
+    chunks: Callable[[], Iterator[bytes]]
+    diff: str | None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Layers that were kept: what they come to, and the SHA-256 digest that each had."""
+
+    tree: LayerTree
+    digests: tuple[str, ...]
+
+
+def layer_sources(layout: Layout, image: OciImage) -> list[Source]:
+    """The layers of an image of a layout; each checks what it gives."""
+
+    def opened(descriptor: Descriptor, compression: Compression) -> Callable[[], Iterator[bytes]]:
+        def chunks() -> Iterator[bytes]:
+            raw = layout.read(descriptor.file_name, descriptor.size)
+            return UNPACKERS[compression](_checked(raw, descriptor.digest))
+
+        return chunks
+
+    return [
+        Source(descriptor.digest, descriptor.size, opened(descriptor, compression), diff)
+        for descriptor, compression, diff in image.layers
+    ]
+
+
+async def keep_layers(
+    sources: Sequence[Source],
+    out: Path,
+    limits: Limits,
+    report: Report,
+    *,
+    whiteouts: bool = True,
+) -> Kept:
+    """Check layers and write them to a new layout ``out``; return what they come to.
+
+    Raises HostileImageError, and OSError.
+    """
+    stopped = threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def told(step: Step) -> None:
+        loop.call_soon_threadsafe(report, step)
+
+    work = asyncio.ensure_future(
+        asyncio.to_thread(_keep, sources, out, limits, told, stopped.is_set, whiteouts=whiteouts)
+    )
+    try:
+        return await asyncio.shield(work)
+    finally:
+        # A thread cannot be cancelled, and must not write where others clear up.
+        stopped.set()
+        await asyncio.wait([work])
+        work.exception()
+
+
+def _keep(
+    sources: Sequence[Source],
+    out: Path,
+    limits: Limits,
+    report: Report,
+    stopped: Callable[[], bool],
+    *,
+    whiteouts: bool,
+) -> Kept:
+    blobs = out / "blobs/sha256"
+    blobs.mkdir(parents=True)
+    tree = LayerTree(
+        max_entries=limits.entries, max_bytes=limits.unpacked_bytes, whiteouts=whiteouts
+    )
+    unpacked = 0
+    kept: list[dict[str, object]] = []
+    digests: list[str] = []
+    for number, source in enumerate(sources):
+        plain = hashlib.sha256()
+        content = _passed(source.chunks(), limits.unpacked_bytes, unpacked, plain, report, stopped)
+        try:
+            with KeptLayer(blobs / "new", out / APART, number) as layer:
+                reader = Reader(content, layer.write)
+                for entry in entries(reader):
+                    tree.add(entry, number, layer.begin(entry))
+                layer.end()
+                reader.drain()
+            if source.diff not in (None, f"sha256:{plain.hexdigest()}"):
+                raise lying(str(source.diff))
+        except HostileImageError as error:
+            what = f"{error.what} (Layer {number + 1}, {source.name}.)"
+            raise HostileImageError(what, error.advice) from None
+        unpacked += reader.position
+        digest = layer.digest or plain.hexdigest()
+        size = (blobs / "new").stat().st_size
+        (blobs / "new").rename(blobs / digest)
+        kept.append(_said(PLAIN_LAYER, digest, size))
+        digests.append(f"sha256:{plain.hexdigest()}")
+    _write_documents(out, kept)
+    return Kept(tree, tuple(digests))
+
+
+def _passed(
+    chunks: Iterator[bytes],
+    limit: int,
+    before: int,
+    plain: hashlib._Hash,
+    report: Report,
+    stopped: Callable[[], bool],
+) -> Iterator[bytes]:
+    """Pass on what layers unpack to, and add it to a digest.
+
+    Raises HostileImageError if that comes to more than ``limit`` with the ``before`` of others.
+    """
+    done = before
+    for chunk in chunks:
+        if stopped():
+            raise InterruptedError
+        done += len(chunk)
+        if done > limit:
+            raise too_large(limit)
+        report(Step("checking layers", done, None, "bytes"))
+        plain.update(chunk)
+        yield chunk
+
+
+def _checked(chunks: Iterator[bytes], digest: str) -> Iterator[bytes]:
+    """Pass chunks on, and raise HostileImageError at the end if they are not what was promised."""
+    algorithm, _, wanted = digest.partition(":")
+    found = hashlib.new(algorithm)
+    for chunk in chunks:
+        found.update(chunk)
+        yield chunk
+    if found.hexdigest() != wanted:
+        raise lying(digest)
+
+
+def _plain(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    return chunks
+
+
+def _gunzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Unpack gzip: one member or several, one after the other, never more than a chunk at once."""
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    fresh = False
+    try:
+        for chunk in chunks:
+            pending = chunk
+            while pending:
+                if unpacker.eof:
+                    unpacker, fresh = zlib.decompressobj(zlib.MAX_WBITS | 16), True
+                content = unpacker.decompress(pending, CHUNK)
+                fresh = False
+                if content:
+                    yield content
+                pending = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+        while not unpacker.eof and (content := unpacker.decompress(b"", CHUNK)):
+            yield content
+    except zlib.error as error:
+        raise HostileImageError(f"A layer is not sound gzip: {error}.") from None
+    if not unpacker.eof or fresh:
+        raise HostileImageError("A layer is not sound gzip: it ends too early.")
+
+
+def _unzstd(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Unpack zstd, by the program."""
+    line = confined(Room(None, 0), ["zstd", "-dcq", f"--memory={ZSTD_MEMORY}"])
+    with subprocess.Popen(
+        line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        failed: list[BaseException] = []
+        feeder = threading.Thread(target=_feed, args=(process, chunks, failed))
+        feeder.start()
+        try:
+            while content := process.stdout.read(CHUNK):
+                yield content
+            feeder.join()
+            said = process.stderr.read(2000).decode("utf-8", "replace").strip()
+        finally:
+            process.kill()
+            feeder.join()
+        if failed:
+            raise failed[0]
+        if said or process.wait() not in (0, -9):
+            raise HostileImageError(f"A layer is not sound zstd: {said or 'no word of why'}.")
+
+
+def _feed(
+    process: subprocess.Popen[bytes], chunks: Iterator[bytes], failed: list[BaseException]
+) -> None:
+    assert process.stdin is not None
+    try:
+        with process.stdin as pipe:
+            for chunk in chunks:
+                pipe.write(chunk)
+    except BrokenPipeError:
+        pass  # it has ended, and says why
+    except BaseException as error:
+        failed.append(error)
+
+
+def _said(media_type: str, digest: str, size: int) -> dict[str, object]:
+    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": size}
+
+
+def _write_documents(out: Path, layers: list[dict[str, object]]) -> None:
+    def put(media_type: str, content: object) -> dict[str, object]:
+        text = json.dumps(content).encode()
+        digest = hashlib.sha256(text).hexdigest()
+        (out / "blobs/sha256" / digest).write_bytes(text)
+        return _said(media_type, digest, len(text))
+
+    diffs = [layer["digest"] for layer in layers]
+    config = put(
+        CONFIGS[0],
+        {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diffs}},
+    )
+    manifest = put(MANIFESTS[0], {"schemaVersion": 2, "config": config, "layers": layers})
+    manifest["annotations"] = {REF_NAME: NAME}
+    (out / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [manifest]}))
+    (out / "oci-layout").write_text(json.dumps({"imageLayoutVersion": "1.0.0"}))
+    # It is read by another user, whatever our umask is; nobody else can come here.
+    for path in (out, *out.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+UNPACKERS: Mapping[Compression, Callable[[Iterator[bytes]], Iterator[bytes]]] = {
+    "none": _plain,
+    "gzip": _gunzip,
+    "zstd": _unzstd,
+}

@@ -1,0 +1,207 @@
+"""From checked layers to a root disk: unpacked by umoci, finished, and made into a file system.
+
+All of it happens in a directory that only an unprivileged user can enter, by confined programs
+(:mod:`torpor.images.confine`): nothing of an image has its owner, its set-uid bit or its device
+number anywhere but in the file system that comes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torpor.images import finish
+from torpor.images.authorities import Authorities, plan_of
+from torpor.images.confine import USER, WORK, Room, give, run_confined
+from torpor.images.digests import disk_digest
+from torpor.images.errors import HostileImageError, ImageError
+from torpor.images.ext4 import MKFS_ENVIRONMENT, dig_holes, mkfs_command, room_for
+from torpor.images.kept_layer import APART
+from torpor.images.layer_tree import MAX_PATH, LayerTree, Node, shown
+from torpor.images.layers import NAME, Limits
+from torpor.images.programs import find_program
+from torpor.images.progress import Report, Step
+from torpor.images.stages import Building
+
+EARLIEST, LATEST = -(1 << 31), (1 << 31) - 1
+"""What mke2fs writes of a file's time: 32 bits, in seconds (e2fsprogs 1.47)."""
+
+# It would try first, and in a user namespace the answer (EINVAL) is one that it takes for an error.
+FAKEROOT = {"FAKEROOTDONTTRYCHOWN": "1"}
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A root disk that was made, and what a user should know of it."""
+
+    size_bytes: int
+    files: int
+    content_bytes: int
+    notes: tuple[str, ...]
+    digest: str = ""
+
+
+async def make_disk(
+    building: Building,
+    kept: Path,
+    tree: LayerTree,
+    out: Path,
+    *,
+    key: str,
+    size_bytes: int,
+    authorities: Authorities,
+    limits: Limits,
+    report: Report,
+) -> Disk:
+    """Make a root disk of the layout ``kept`` (which is removed), whose layers come to ``tree``.
+
+    ``size_bytes`` is the least that the disk has. Raises ImageError and OSError.
+    """
+    plan = building.path / "plan"
+    head = {"files": True, "authorities": await plan_of(authorities, building.lock)}
+    disk = await asyncio.to_thread(_write_plan, plan, head, tree, size_bytes)
+    work = building.path / "work"
+    give(work)
+    if (kept / APART).exists():
+        _give_apart(kept / APART, work / APART)
+    report(Step("unpacking"))
+    said: list[str] = []
+    room = Room(work, max(limits.unpacked_bytes, 1 << 30), {"/layout": kept})
+    try:
+        await run_confined(
+            room, "umoci", "--log=error", "raw", "unpack", "--rootless",
+            "--image", f"/layout:{NAME}", f"{WORK}/tree", on_line=said.append,
+        )  # fmt: skip
+    except ImageError as error:
+        if any("no space left" in line.lower() for line in said):
+            raise OSError(28, os.strerror(28), str(work)) from error
+        raise
+    await asyncio.to_thread(shutil.rmtree, kept)
+    report(Step("making the root disk"))
+    await _make_file_system(work, plan, key, disk, tree)
+    made = work / "root.raw"
+    # In place of the name, which a link could have taken, what is opened.
+    if made.is_symlink() or not made.is_file():
+        raise HostileImageError("What came out of the image is no disk.")
+    made.rename(out)
+    if os.geteuid() == 0:
+        os.chown(out, 0, 0)
+    await dig_holes(out, building.lock)
+    plan.unlink()
+    out.chmod(0o400)  # it may hold what is nobody else's business
+    report(Step("reading the root disk"))
+    async with asyncio.TaskGroup() as group:
+        digest = group.create_task(asyncio.to_thread(disk_digest, out))
+        group.create_task(asyncio.to_thread(shutil.rmtree, work))
+    return replace(disk, digest=digest.result())
+
+
+async def _make_file_system(work: Path, plan: Path, key: str, disk: Disk, tree: LayerTree) -> None:
+    _, inodes = room_for(disk.content_bytes, disk.files, disk.size_bytes)
+    make = mkfs_command(
+        Path(WORK) / "root.raw", label="torpor-root", key=key, size_bytes=disk.size_bytes,
+        tree=Path(WORK) / "tree", journal=True, inodes=inodes,
+    )  # fmt: skip
+    # Its own text, because a confined Python cannot see where it lies.
+    program = Path(finish.__file__).read_text("utf-8")
+    steps = [
+        ["mkdir", "-p", f"{WORK}/tree"],
+        [
+            confined_python(),
+            "-I",
+            "-S",
+            "-B",
+            "-c",
+            program,
+            f"{WORK}/tree",
+            "/plan",
+            f"{WORK}/{APART}",
+        ],
+        make,
+        # mke2fs gives the root its own ideas of these (1.47.0).
+        *(
+            ["debugfs", "-w", "-R", f"set_inode_field <2> {field} {value}", f"{WORK}/root.raw"]
+            for field, value in (
+                ("mode", f"0{stat.S_IFDIR | tree.root.mode:o}"),
+                ("uid", str(tree.root.uid)),
+                ("gid", str(tree.root.gid)),
+                ("mtime", f"@{_held(tree.root.mtime)}"),
+            )
+        ),
+    ]
+    environment = MKFS_ENVIRONMENT | FAKEROOT
+    await run_confined(
+        Room(work, max(disk.size_bytes, 1 << 30), {"/plan": plan}, environment=environment),
+        find_program("fakeroot"), "--", "sh", "-c", " && ".join(map(shlex.join, steps)),
+    )  # fmt: skip
+
+
+def _give_apart(directory: Path, place: Path) -> None:
+    directory.rename(place)
+    if os.geteuid() == 0:
+        for path in (place, *place.iterdir()):
+            os.chown(path, USER, USER)
+
+
+def confined_python() -> str:
+    """The Python that runs us, as it is called where virtual environments are not seen."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return str(Path(sys.base_prefix) / "bin" / name)
+
+
+def _write_plan(plan: Path, head: dict[str, Any], tree: LayerTree, at_least: int) -> Disk:
+    """Write what ``finish.py`` is to find and to do; return what the disk will be."""
+    files = content = late = 0
+    with plan.open("w") as out:
+        out.write(json.dumps(head) + "\n")
+        out.write(json.dumps(_line(b"", tree.root, None)) + "\n")
+        for path, node, first in _inodes(tree):
+            if len(path) > MAX_PATH:
+                raise HostileImageError(f"A path is longer than {MAX_PATH} bytes: {shown(path)}.")
+            late += not EARLIEST <= node.mtime <= LATEST
+            files += 1
+            if first is None:
+                content += node.size
+            out.write(json.dumps(_line(path, node, first)) + "\n")
+    plan.chmod(0o644)
+    notes = []
+    if late:
+        notes.append(f"{late} files have times before 1901 or after 2038; they got the nearest")
+    if tree.acls:
+        notes.append(f"{tree.acls} files had access control lists, which were not kept")
+    if tree.xattrs:
+        notes.append(f"{tree.xattrs} extended attributes of another system were not kept")
+    size, _ = room_for(content, files, at_least)
+    return Disk(size, files, content, tuple(notes))
+
+
+def _inodes(tree: LayerTree) -> Iterator[tuple[bytes, Node, bytes | None]]:
+    """Each path with its file, and the path at which that file came before."""
+    seen: dict[int, bytes] = {}
+    for path, node in tree.walk():
+        first = None
+        if node.names > 1:
+            first = seen.setdefault(id(node), path)
+        yield path, node, None if first == path else first
+
+
+def _line(path: bytes, node: Node, first: bytes | None) -> list[Any]:
+    return [
+        os.fsdecode(path), node.kind, node.mode, node.uid, node.gid,
+        _held(node.mtime), node.size, os.fsdecode(node.link),
+        list(node.device), {name: value.hex() for name, value in node.xattrs.items()},
+        None if first is None else os.fsdecode(first), node.apart,
+    ]  # fmt: skip
+
+
+def _held(mtime: int) -> int:
+    return min(max(mtime, EARLIEST), LATEST)

@@ -1,0 +1,78 @@
+"""The import of an OCI image, beside what the programs under it take alone."""
+
+import asyncio
+import os
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+
+from torpor.images import Asked, import_image, silent
+from torpor.images.authorities import Authorities
+from torpor.images.export import export_image
+from torpor.images.programs import run
+from torpor.lab.benches.group import Group, Stopwatch
+from torpor.lab.figures import Figure, Notebook
+from torpor.lab.laboratory import Laboratory
+
+MOST = 5
+"""Runs of some seconds each; more would tell nothing new."""
+
+FIGURES = (
+    Figure(
+        "image_unpack",
+        "s",
+        "`umoci unpack` of the default image (200 MiB) and `mkfs.ext4 -d` of what comes out, alone",
+    ),
+    Figure("image_import", "s", "the same image imported: checked, unpacked, made a root disk"),
+)
+
+
+async def measure(lab: Laboratory, runs: int, book: Notebook) -> None:
+    """Import the default image as an OCI layout into an empty cache, and do it by hand."""
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=lab.host.home) as name:
+        place = Path(name)
+        layout = place / "layout"
+        await export_image(lab.image, place / "image.tar", "oci", silent)
+        with tarfile.open(place / "image.tar") as archive:
+            archive.extractall(layout, filter="data")
+        (place / "image.tar").unlink()
+        for _ in book.runs(min(runs, MOST)):
+            book.note("image_unpack", await _by_hand(place, layout, lab.image.name))
+            book.note("image_import", await _imported(place, layout))
+
+
+async def _by_hand(place: Path, layout: Path, name: str) -> float:
+    rootless = [] if os.geteuid() == 0 else ["--rootless"]
+    work = place / "by-hand"
+    work.mkdir()
+    await _settled()
+    clock = Stopwatch()
+    await run(
+        "umoci", "raw", "unpack", *rootless, "--image", f"{layout}:{name}", str(work / "tree"),
+        lock=None,
+    )  # fmt: skip
+    await run(
+        "mkfs.ext4", "-q", "-F", "-d", str(work / "tree"), str(work / "root.raw"), "8G", lock=None
+    )
+    seconds = clock.seconds()
+    await asyncio.to_thread(shutil.rmtree, work)
+    return seconds
+
+
+async def _imported(place: Path, layout: Path) -> float:
+    cache = place / "cache"
+    await _settled()
+    clock = Stopwatch()
+    await import_image(cache, str(layout), silent, Asked(authorities=Authorities()))
+    seconds = clock.seconds()
+    await asyncio.to_thread(shutil.rmtree, cache)
+    return seconds
+
+
+async def _settled() -> None:
+    # What was written before is not to be waited for in what is measured next.
+    await asyncio.to_thread(os.sync)
+
+
+GROUP = Group("images", FIGURES, measure)
