@@ -128,7 +128,7 @@ async def _golden(made: Maker, present: Present, before: float, *, remove: bool)
     if not old or not remove:
         return [Pruned("golden", each, _own_bytes(made, each)) for each in old]
     # Whoever makes a golden snapshot holds the same lock.
-    host = await Host.open(made.home, made.accelerator, made.jail, wait=True)
+    host = await Host.open(made.home, made.accelerator, made.jail, wait=True, keep_disks=False)
     try:
         found = []
         for snapshot in old:
