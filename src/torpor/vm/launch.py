@@ -109,7 +109,8 @@ async def launch(directory: Path, name: str, parts: Parts, jail: Jail, uid: int)
         said = Said(directory)
         said.open()
         stack.callback(said.close)
-        limits = limits_for(parts.shape, parts.accelerator, parts.top[0].size)
+        sealed = parts.boot is not None or not maps_read_only(parts.accelerator.qemu_version)
+        limits = limits_for(parts.shape, parts.accelerator, parts.top[0].size, sealed=sealed)
         group = make_group(jail.groups, name, limits) if jail.groups is not None else None
         kvm = parts.accelerator.name == "kvm"
         try:

@@ -8,7 +8,6 @@ them, and the kernel's resource limits, which every process can lower for itself
 from dataclasses import dataclass
 
 from torpor.vm.accelerator import TRANSLATED_MIB, Accelerator
-from torpor.vm.qemu import maps_read_only
 from torpor.vm.shape import MIB, Shape
 
 OVERHEAD = 256 * MIB
@@ -59,14 +58,14 @@ class Limits:
         return [f"--{name}={limit}:{limit}" for name, limit in limits.items()]
 
 
-def limits_for(shape: Shape, accelerator: Accelerator, disk: int) -> Limits:
+def limits_for(shape: Shape, accelerator: Accelerator, disk: int, *, sealed: bool) -> Limits:
     """Return the limits of a machine with a disk of ``disk`` virtual bytes.
 
-    Where the base must be a sealed copy in memory, the first machine that touches a hole of it pays
-    for the page that fills it, and for its own copy of that page when it writes: up to twice its
-    memory.
+    Where its memory maps a ``sealed`` copy (before QEMU 8.2 any base, and in a cold boot always),
+    the first machine that touches a hole of it pays for the page that fills it, and for its own
+    copy of that page when it writes: up to twice its memory.
     """
-    times = 1 if maps_read_only(accelerator.qemu_version) else 2
+    times = 2 if sealed else 1
     translated = TRANSLATED_MIB * MIB if accelerator.name == "tcg" else 0
     return Limits(
         memory=times * shape.memory_bytes + translated + OVERHEAD,
