@@ -49,6 +49,16 @@ def test_pieces_land_where_they_were_sent(file: Path, pieces: list[tuple[int, by
     assert told == {"size": len(model), "end": len(model) == 1}
 
 
+def test_a_piece_whose_forerunner_is_missing_is_refused(file: Path) -> None:
+    write(file, b"one", truncate=True)
+    with pytest.raises(OSError, match="Stale"):
+        write(file, b"three", offset=6, after=6)
+    assert file.read_bytes() == b"one"
+    write(file, b"two", offset=3, after=3)
+    write(file, b"after a hole", offset=9, after=6)
+    assert file.read_bytes() == b"onetwo\0\0\0after a hole"
+
+
 def test_a_reply_is_never_larger_than_a_frame_takes(file: Path) -> None:
     file.write_bytes(bytes(files.MAX_PIECE + 100))
     assert len(read(file, 0, 1 << 40)) == files.MAX_PIECE

@@ -92,7 +92,9 @@ def write(wanted: dict[str, Any], data: bytes) -> dict[str, Any]:
     """Write ``data`` at ``offset`` of ``path``, made with ``mode`` if it is not there.
 
     ``truncate`` empties the file first; ``parents`` makes missing directories; ``new`` refuses a
-    file that is there. Raises OSError.
+    file that is there. ``after`` is the size that the file must have come to (else ESTALE): of
+    several pieces under way none is written whose forerunner was not, so the size of a file says
+    up to where it is whole. Raises OSError.
     """
     path = wanted["path"]
     if wanted.get("parents"):
@@ -110,6 +112,8 @@ def write(wanted: dict[str, Any], data: bytes) -> dict[str, Any]:
             raise
         fd = os.open(path, flags, mode)
     try:
+        if os.fstat(fd).st_size < int(wanted.get("after") or 0):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
         offset = int(wanted["offset"])
         written = 0
         view = memoryview(data)

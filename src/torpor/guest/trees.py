@@ -10,6 +10,7 @@ import json
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """What a directory's name gives that is gone meanwhile, or that is no directory any more."""
 LINES = 32 << 10
 """Characters of a listing that are written at once."""
+PATIENCE = 0.2
+"""Seconds after which fewer are written too: digests may take long."""
 
 
 class Entry(NamedTuple):
@@ -169,7 +172,7 @@ def list_directory(
     What cannot be read has an ``error`` in its line, or a line of its own.
     """
     lines: list[str] = []
-    size = 0
+    size, written = 0, time.monotonic()
     root = os.open(path, DIRECTORY & ~os.O_NOFOLLOW)
     is_wanted = excluding(exclude)
     unread: list[tuple[str, OSError]] = []
@@ -188,10 +191,10 @@ def list_directory(
         if unread:
             lines += [_line({"path": where, "error": describe(why)}) for where, why in unread]
             unread.clear()
-        if size >= LINES or digest:
+        if size >= LINES or time.monotonic() - written > PATIENCE:
             write_all("".join(lines).encode("ascii"))
             lines.clear()
-            size = 0
+            size, written = 0, time.monotonic()
     lines += [_line({"path": where, "error": describe(why)}) for where, why in unread]
     write_all("".join(lines).encode("ascii"))
 

@@ -116,13 +116,17 @@ async def write_pieces(
     truncate: bool,
 ) -> int:
     """Write pieces to where they belong; return where the last one ends. ``truncate``: into an
-    empty file, which is made even if there is no piece."""
+    empty file, which is made even if there is no piece.
+
+    A piece is written only once those before it are: after an error the file's size tells up to
+    where it is whole.
+    """
     end = 0
     first = truncate
     pipeline = _Pipeline()
     try:
         async for offset, piece in pieces:
-            wanted = about | {"offset": offset}
+            wanted = about | {"offset": offset, "after": end}
             if first:  # awaited: if it is refused, nothing may follow
                 wanted |= {"truncate": True}
                 await channel.request("file.write", wanted, piece)
