@@ -6,7 +6,19 @@ import signal
 
 import pytest
 
-from torpor.vm import Command, Host, Machine, MachineDiedError, VmError, Wanted, agent, freeze, qmp
+from torpor.vm import (
+    Command,
+    HookLimits,
+    Host,
+    Machine,
+    MachineDiedError,
+    VmError,
+    Wanted,
+    agent,
+    freeze,
+    hooks,
+    qmp,
+)
 
 pytestmark = pytest.mark.machine
 
@@ -62,12 +74,13 @@ async def test_a_qemu_that_does_not_answer_is_told_and_not_waited_for(
     monkeypatch.setattr(qmp, "ANSWER_LIMIT", 1.0)
     monkeypatch.setattr(agent, "ANSWER_LIMIT", 1.0)
     monkeypatch.setattr(agent, "WAKE_LIMIT_MS", 1000)
+    monkeypatch.setattr(hooks, "ANSWER_LIMIT", 1.0)
     monkeypatch.setattr(freeze, "QUIESCE_LIMIT_MS", 1000)
     os.kill(machine.pid, signal.SIGSTOP)
     try:
         async with asyncio.timeout(60):
             with pytest.raises(VmError, match="did not answer"):
-                await host.freeze(machine, Wanted("run"))
+                await host.freeze(machine, Wanted("run", hooks=HookLimits(1.0, 1.0)))
     finally:
         os.kill(machine.pid, signal.SIGCONT)
     assert host.store.ids() == []

@@ -141,7 +141,7 @@ def test_hooks_are_asked_for_with_what_they_are_told() -> None:
 
 
 def test_an_agent_from_before_there_were_hooks_has_none() -> None:
-    unknown = GuestError("ValueError", "this agent does not know the request 'hooks.run'")
+    unknown = GuestError("ENOSYS", "this agent does not know the request 'hooks.run'")
     call = HookCall({})
     assert asyncio.run(run_stage(Agent(unknown), "after-thaw", call)) == ()  # type: ignore[arg-type]
     busy = GuestError("EBUSY", "the hook runs")
