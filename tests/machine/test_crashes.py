@@ -65,7 +65,9 @@ async def test_a_copy_of_a_home_leaves_the_machines_of_the_first_alone(
     host = await open_host(start, home / "first")
     machine = await host.thaw(start.golden, Identity.of("first"))
     try:
-        shutil.copytree(home / "first" / "machines", home / "copy" / "machines", ignore=_sockets)
+        shutil.copytree(
+            home / "first" / "machines", home / "copy" / "machines", ignore=_sockets_and_pipes
+        )
         shutil.copy2(home / "first" / "host.id", home / "copy" / "host.id")
         copy = await open_host(start, home / "copy")
         try:
@@ -81,8 +83,9 @@ async def test_a_copy_of_a_home_leaves_the_machines_of_the_first_alone(
         await host.close()
 
 
-def _sockets(directory: str, names: list[str]) -> list[str]:
-    return [name for name in names if (Path(directory) / name).is_socket()]
+def _sockets_and_pipes(directory: str, names: list[str]) -> list[str]:
+    found = {name: Path(directory) / name for name in names}
+    return [name for name, file in found.items() if file.is_socket() or file.is_fifo()]
 
 
 async def test_a_freeze_cut_off_after_its_layer_was_put_away_can_be_made_again(
