@@ -19,7 +19,7 @@ from torpor.guest.wire import Decoder, Kind
 from torpor.vm import channel as channels
 from torpor.vm.agent import GuestAgent
 from torpor.vm.channel import Channel
-from torpor.vm.errors import ChannelLostError, VmError
+from torpor.vm.errors import ChannelLostError, GuestError, VmError
 from torpor.vm.execs import Command
 from torpor.vm.flows import STDOUT, WINDOW
 
@@ -346,6 +346,29 @@ async def test_a_window_of_single_bytes_is_joined() -> None:
 async def _start(channel: Channel) -> Any:
     welcome = channels.Welcome(1, "b", "a", 5, 0)
     return await GuestAgent(channel, welcome).start(Command(["/bin/true"]))
+
+
+async def test_a_file_without_end_is_not_read_to_its_end() -> None:
+    channel, theirs = await attached()
+    reading = asyncio.create_task(
+        GuestAgent(channel, channels.Welcome(1, "b", "a", 5, 0)).read_file("/x", limit=1 << 20)
+    )
+    decoder, loop = Decoder(), asyncio.get_running_loop()
+    async with asyncio.timeout(LIMIT):
+        while not reading.done():
+            try:
+                async with asyncio.timeout(1):
+                    data = await loop.sock_recv(theirs, 1 << 16)
+            except TimeoutError:
+                continue
+            for frame in decoder.feed(data):
+                if frame.kind == Kind.REQUEST:
+                    piece = wire.document({}, bytes(200_000))
+                    await loop.sock_sendall(theirs, wire.encode(Kind.REPLY, frame.stream, piece))
+    with pytest.raises(GuestError, match="EFBIG"):
+        await reading
+    await channel.close()
+    theirs.close()
 
 
 def test_depth_and_digits_of_a_document_are_bounded() -> None:

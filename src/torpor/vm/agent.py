@@ -9,7 +9,7 @@ from typing import Any
 
 from torpor.vm.channel import Channel, Welcome
 from torpor.vm.errors import GuestError
-from torpor.vm.execs import Command, Connection, Exec, Exit, Terminal
+from torpor.vm.execs import COLLECTED, Command, Connection, Exec, Exit, Terminal
 
 PIECE = 256 << 10
 """Bytes of a file that cross the channel in one frame."""
@@ -161,9 +161,16 @@ class GuestAgent:
 
     # Files
 
-    async def read_file(self, path: str) -> bytes:
-        """Return the content of a file."""
-        return b"".join([piece async for piece in self.read_pieces(path)])
+    async def read_file(self, path: str, limit: int = COLLECTED) -> bytes:
+        """Return the content of a file. Raises :exc:`GuestError` (EFBIG) beyond ``limit`` bytes, as
+        a guest could go on without end."""
+        pieces, size = [], 0
+        async for piece in self.read_pieces(path):
+            size += len(piece)
+            if size > limit:
+                raise GuestError("EFBIG", f"{path} has more than {limit} bytes")
+            pieces.append(piece)
+        return b"".join(pieces)
 
     async def read_pieces(self, path: str, offset: int = 0) -> AsyncIterator[bytes]:
         """Yield the content of a file in pieces, up to where it ends when it is reached."""
