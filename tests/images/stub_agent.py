@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-PROVOCATIONS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGCHLD", "SIGALRM", "SIGKILL")
+PROVOCATIONS = ("SIGINT", "SIGHUP", "SIGQUIT", "SIGCHLD", "SIGALRM", "SIGKILL")
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from torpor.guest.succession import KNOWN
 from torpor.vm.channel import Channel, Welcome
 from torpor.vm.errors import GuestError
-from torpor.vm.execs import Command, Connection, Exec, Exit, Terminal
+from torpor.vm.execs import COLLECTED, Command, Connection, Exec, Exit, Terminal
 from torpor.vm.files import Files, FileStatus
 from torpor.vm.guest_processes import Process, list_processes
 from torpor.vm.guest_statistics import GuestStatistics, parse_statistics
@@ -218,9 +218,9 @@ class GuestAgent:
 
     # Files, in short; see :class:`Files` for all of it
 
-    async def read_file(self, path: str) -> bytes:
-        """Return the content of a file."""
-        return await self.files.read(path)
+    async def read_file(self, path: str, limit: int = COLLECTED) -> bytes:
+        """Return the content of a file. Raises :exc:`GuestError` (EFBIG) beyond ``limit`` bytes."""
+        return await self.files.read(path, limit=limit)
 
     async def write_file(
         self, path: str, data: bytes, *, mode: int = 0o644, parents: bool = False

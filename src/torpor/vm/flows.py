@@ -21,9 +21,9 @@ WINDOW = 256 << 10
 """Bytes that may be under way in each direction of a stream."""
 LARGEST = 1 << 62
 """Bytes that a stream has at most; what is told beyond that is a lie, and fits into no frame."""
-JOINED = 4 << 10
-"""Bytes up to which output that waits is joined: a guest could send a window of single bytes, and
-each piece costs far more than that."""
+PIECES, JOINED = 64, 4 << 10
+"""Pieces of output that wait as they came; what comes beyond is joined into pieces of ``JOINED``
+bytes: a guest could send a window of single bytes, and each costs far more than that."""
 
 
 class Output(NamedTuple):
@@ -182,7 +182,7 @@ class Flow:
             if not data or end > self._acked + WINDOW:
                 raise WireError("nothing, or more than the window allows")
             self._arrived_seq = end
-            last = self._arrived[-1] if self._arrived else None
+            last = self._arrived[-1] if len(self._arrived) >= PIECES else None
             if isinstance(last, Output) and last.source == source and len(last.data) < JOINED:
                 self._arrived[-1] = Output(last.seq, source, last.data + data)
             else:

@@ -11,8 +11,8 @@ from torpor.vm.accelerator import TRANSLATED_MIB, Accelerator
 from torpor.vm.shape import MIB, Shape
 
 OVERHEAD = 256 * MIB
-"""Bytes that QEMU may take beyond the guest's memory and the translation cache. An idle machine
-takes some 20 MiB of it, one whose disk and channel are busy some 60 MiB (docs/jail.md)."""
+"""Bytes that QEMU may take beyond the guest's memory and the translation cache. A machine of 1 GiB
+that was just thawed is charged 29 MiB in all (docs/decisions/0030-limits-by-control-group.md)."""
 MORE_CPUS = 1
 """Processors beyond the virtual ones: for QEMU's main loop and its threads for the disk."""
 WORKERS = 64
