@@ -18,12 +18,13 @@ from torpor.guest.dials import Dials
 from torpor.guest.digest import DIGEST
 from torpor.guest.errors import describe
 from torpor.guest.execs import Execs
+from torpor.guest.flow import FlowError
 from torpor.guest.hooks import Hooks
 from torpor.guest.link import Link, open_port
 from torpor.guest.loop import Loop
 from torpor.guest.rest import Rest, RestError
 from torpor.guest.statistics import statistics
-from torpor.guest.streams import FlowError, Flows
+from torpor.guest.streams import Flows
 from torpor.guest.succession import HANDOVER, SuccessionError, load
 from torpor.guest.waking import Waking
 from torpor.guest.wire import Frame, Kind

@@ -10,9 +10,10 @@ import socket
 from typing import Any
 
 from torpor.guest.errors import describe
+from torpor.guest.flow import STDOUT, Flow, FlowError
 from torpor.guest.link import Answer
 from torpor.guest.loop import WRITE, Loop, Timer
-from torpor.guest.streams import STDOUT, Flow, FlowError, Flows
+from torpor.guest.streams import Flows
 
 KEEP = 256 << 10
 """Bytes from the port that are kept for whoever attaches again."""

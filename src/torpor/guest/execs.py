@@ -15,9 +15,10 @@ from functools import partial
 from typing import Any
 
 from torpor.guest import spawner, succession
+from torpor.guest.flow import STDERR, STDOUT, Flow, FlowError
 from torpor.guest.link import Answer
 from torpor.guest.loop import Loop, Timer
-from torpor.guest.streams import STDERR, STDOUT, Flow, FlowError, Flows
+from torpor.guest.streams import Flows
 
 KEEP = 1 << 20
 """Bytes of output kept of each command unless it asks for another amount."""

@@ -224,6 +224,12 @@ def _enter(cgroup: str) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWCGROUP) != 0:
         raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWCGROUP)")
+    # A group has processes or hands its controllers on, not both (Documentation/admin-guide/
+    # cgroup-v2.rst, "No Internal Process Constraint"). So all live one level down, and a container
+    # engine finds the root of its tree free.
+    os.makedirs(f"{cgroup}/commands", exist_ok=True)
+    with open(f"{cgroup}/commands/cgroup.procs", "w") as procs:
+        procs.write("0")
     os.setsid()
     # What it starts is the user's, and may be killed for want of memory; the agent may not.
     Path("/proc/self/oom_score_adj").write_text("0")

@@ -8,19 +8,17 @@ freeze, a restarted host), so that it can attach again and miss nothing; one tha
 told of the gap instead.
 """
 
-import fcntl
 import os
-import struct
-import termios
 from collections import deque
 from functools import partial
 from typing import Any
 
 from torpor.guest import wire
+from torpor.guest.flow import Attachment, Flow, FlowError, read_some, readable
 from torpor.guest.inputs import FINISH, Input
 from torpor.guest.link import Link
 from torpor.guest.log import Log
-from torpor.guest.loop import READ, Loop, Timer
+from torpor.guest.loop import READ, Loop
 from torpor.guest.wire import Frame, Kind
 
 KEEP_FINISHED = 64
@@ -33,95 +31,6 @@ HOLD_GRACE = 60.0
 TERMINAL_REST = 16 << 10
 """More than the bytes that a terminal holds between the two sides: 8 KiB on their way and 4 KiB
 arrived (``drivers/tty/pty.c``, ``drivers/tty/n_tty.c``)."""
-STDOUT, STDERR = 1, 2
-
-
-class FlowError(Exception):
-    """A request about a flow that cannot be met; ``code`` goes to the host."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class Flow:
-    """What one command or connection writes (``outputs``, kept in ``log``) and reads (``input``).
-
-    ``about`` is what the host is told of it beside the numbers. ``ending`` is how it ended, as END
-    tells it, from when that is known; ``ended`` says that all of its output is in the log too.
-    ``kind`` is one of :data:`torpor.guest.inputs.FINISH`. A connection ends when its output does or
-    when nobody follows it any more, and is forgotten then; a command runs on, and its output can be
-    replayed.
-    """
-
-    def __init__(
-        self,
-        flow_id: str,
-        keep: int,
-        about: dict[str, Any],
-        kind: str = "pipes",
-    ) -> None:
-        self.id = flow_id
-        self.about = about
-        self.kind = kind
-        self.log = Log(keep)
-        self.room = keep
-        self.ending: dict[str, Any] | None = None
-        self.ended = False
-        self.outputs: dict[int, int] = {}
-        self.unread: dict[int, int] = {}
-        self.attachments: list[Attachment] = []
-        self.lost_holds: list[int] = []
-        self.hold_timer: Timer | None = None
-        self.input: Input
-        self.input_from: Attachment | None = None
-
-    @property
-    def held_from(self) -> int | None:
-        """The first byte of output that somebody who holds has not consumed; None if nobody
-        holds."""
-        holds = [each.acked for each in self.attachments if each.hold] + self.lost_holds
-        return min(holds) if holds else None
-
-    @property
-    def full(self) -> bool:
-        """Whether the writer is to wait for somebody who holds."""
-        held_from = self.held_from
-        return held_from is not None and self.log.end - held_from >= self.room
-
-    @property
-    def terminal(self) -> bool:
-        """Whether it is that of a terminal."""
-        return self.kind == "terminal"
-
-    @property
-    def connection(self) -> bool:
-        """Whether it is a connection to a port."""
-        return self.kind == "connection"
-
-    def describe(self) -> dict[str, Any]:
-        """Return what the host is told of this flow."""
-        return {
-            "id": self.id,
-            **self.about,
-            "running": self.ending is None,
-            "start": self.log.start,
-            "end": self.log.end,
-            "stdin_seq": self.input.taken,
-        }
-
-
-class Attachment:
-    """A follower of one flow's output on one stream of the channel."""
-
-    def __init__(self, stream: int, flow: Flow, seq: int, window: int, hold: bool) -> None:
-        self.stream = stream
-        self.flow = flow
-        self.seq = seq
-        self.acked = seq
-        self.window = window
-        self.hold = hold
-        self.input_acked = -1
 
 
 class Flows:
@@ -172,7 +81,7 @@ class Flows:
         flow.ending = ending
         if not flow.connection:
             flow.unread = {
-                fd: TERMINAL_REST if flow.terminal else _readable(fd) for fd in flow.outputs
+                fd: TERMINAL_REST if flow.terminal else readable(fd) for fd in flow.outputs
             }
         self._read_rest(flow)
         self._end_if_read(flow)
@@ -235,7 +144,7 @@ class Flows:
             self._loop.after(0, partial(self._read_rest, flow))
 
     def _read(self, flow: Flow, fd: int, _events: int) -> None:
-        data = _read_some(fd)
+        data = read_some(fd)
         if data is None:
             return
         if data:
@@ -255,7 +164,7 @@ class Flows:
         until somebody reads."""
         for fd in list(flow.outputs) if flow.terminal and flow.ending is not None else ():
             while flow.unread.get(fd) and not flow.full:
-                data = _read_some(fd)
+                data = read_some(fd)
                 if not data:
                     flow.unread[fd] = 0
                 else:
@@ -281,7 +190,7 @@ class Flows:
         self._loop.watch(fd, READ, partial(self._drop, fd))
 
     def _drop(self, fd: int, _events: int) -> None:
-        if _read_some(fd) == b"":
+        if read_some(fd) == b"":
             self._dropped.discard(fd)
             self._loop.forget(fd)
             os.close(fd)
@@ -467,19 +376,3 @@ class Flows:
         sender.input_acked = flow.input.taken
         self.link.send(Kind.ACK, sender.stream, wire.ack(flow.input.taken))
         self.link.flush()
-
-
-def _read_some(fd: int) -> bytes | None:
-    """Return what can be read now, nothing at the end, None if there is nothing yet."""
-    try:
-        return os.read(fd, 64 << 10)
-    except BlockingIOError:
-        return None
-    except OSError:
-        # EIO: no process has the terminal open any more. ECONNRESET and its like: of a connection.
-        return b""
-
-
-def _readable(fd: int) -> int:
-    size: bytes = fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0")
-    return int(struct.unpack("i", size)[0])
