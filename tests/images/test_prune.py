@@ -17,7 +17,7 @@ from torpor.images.image import Image
 from torpor.images.names import VERSION, Record
 from torpor.images.parts import GuestParts
 from torpor.images.stages import Building, finished_stage, remove_stage
-from torpor.vm import SIZES, Accelerator, Jail, manifest
+from torpor.vm import SIZES, Accelerator, AgentCode, Jail, manifest
 from torpor.vm.disk import Layer
 from torpor.vm.manifest import GuestVersions, Manifest, Memory
 
@@ -60,7 +60,8 @@ def golden_snapshot(maker: Maker, digest: str, name: str, age: float) -> Path:
 def maker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
     """A maker of this cache, whose parts are found in it as they would be."""
     cache = tmp_path / "cache"
-    parts = GuestParts(Path(), Path(), Path(), "6.1", "present")
+    agent = AgentCode("agent", Path())
+    parts = GuestParts(Path(), Path(), Path(), "6.1", "present", agent)
     made = Maker(
         cache, parts, Accelerator("tcg", "", (7, 2, 0), "max"), Jail(False, False, False, ())
     )

@@ -363,7 +363,7 @@ async def test_a_file_without_end_is_not_read_to_its_end() -> None:
                 continue
             for frame in decoder.feed(data):
                 if frame.kind == Kind.REQUEST:
-                    piece = wire.document({}, bytes(200_000))
+                    piece = wire.document({"size": 1, "end": False}, bytes(200_000))
                     await loop.sock_sendall(theirs, wire.encode(Kind.REPLY, frame.stream, piece))
     with pytest.raises(GuestError, match="EFBIG"):
         await reading
