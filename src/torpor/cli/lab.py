@@ -15,6 +15,7 @@ from torpor.cli.running import explain, run, writable_places
 if TYPE_CHECKING:
     from torpor.lab.check import Check, Experiment
     from torpor.lab.figures import Results
+    from torpor.lab.soak import Long
     from torpor.settings import Places
 
 app = typer.Typer(
@@ -215,32 +216,39 @@ def spec(
 @app.command()
 def soak(
     kills: Annotated[int, typer.Option(min=0, help="Kill the program this many times.")] = 200,
+    reboots: Annotated[
+        int, typer.Option(min=0, help="Then as often while a machine reboots.")
+    ] = 40,
     minutes: Annotated[
         float, typer.Option(min=0, help="Then follow a stream through freezes for so long.")
     ] = 60.0,
     archive_mib: Annotated[
         int, typer.Option(min=0, help="Then carry an archive of so many MiB in and out.")
     ] = 5120,
+    image_mib: Annotated[
+        int, typer.Option(min=0, help="Last, boot from an image with a file of so many MiB.")
+    ] = 5120,
     as_json: JSON = False,
 ) -> None:
     """Kill the program at random moments, freeze and thaw for hours; nothing may be lost.
 
-    Exit status 1 if one check fails.
+    A part of which nothing is wanted (0) is left out. Exit status 1 if one check fails.
     """
-    checks = run(_soak(writable_places(), kills, minutes, archive_mib, show=not as_json))
+    from torpor.lab.soak import Long
+
+    wanted = Long(kills, reboots, minutes, archive_mib, image_mib)
+    checks = run(_soak(writable_places(), wanted, show=not as_json))
     _end_with(checks, as_json=as_json)
 
 
-async def _soak(
-    places: "Places", kills: int, minutes: float, archive_mib: int, *, show: bool
-) -> "list[Check]":
+async def _soak(places: "Places", wanted: "Long", *, show: bool) -> "list[Check]":
     from torpor.cli.progress import Shown
     from torpor.cli.tables import console, print_checks, print_verdict
     from torpor.lab.soak import soak as made
 
     began = time.monotonic()
     with Shown() as shown:
-        checks = list(await made(places, kills, minutes, archive_mib, shown.report))
+        checks = list(await made(places, wanted, shown.report))
     if show:
         out, seconds = console(), time.monotonic() - began
         print_checks(out, "soak", "", checks, seconds)

@@ -1,4 +1,4 @@
-"""An image with a real file of 5 GiB: imported, booted, and read through a freeze."""
+"""An image with a large real file: imported, booted, and read through a freeze."""
 
 import asyncio
 import hashlib
@@ -14,7 +14,6 @@ from torpor.lab.check import Check
 from torpor.lab.laboratory import Laboratory
 from torpor.vm import Command, Identity, Wanted
 
-SIZE = 5 << 30
 BLOCK = 1 << 20
 PYTHON = (
     f"{TOOLS}/lib/ld.so", "--inhibit-cache", "--library-path", f"{TOOLS}/lib",
@@ -29,14 +28,15 @@ with open("/large", "rb") as file:
 """Run by the guest's own Python: the image has nothing but the file."""
 
 
-async def large_image(lab: Laboratory, report: Report) -> Check:
-    """Compare the SHA-256 of the file, taken inside while the machine is frozen and thawed."""
+async def large_image(lab: Laboratory, mib: int, report: Report) -> Check:
+    """Compare the SHA-256 of a file of ``mib`` MiB, taken inside while the machine is frozen and
+    thawed."""
     place = Path(tempfile.mkdtemp(prefix="large-", dir=lab.host.home))
     try:
-        report(Step("a file of 5 GiB"))
+        report(Step(f"a file of {mib} MiB"))
         tree = place / "tree"
         tree.mkdir()
-        wanted = await asyncio.to_thread(_write, tree / "large")
+        wanted = await asyncio.to_thread(_write, tree / "large", mib)
         asked = Asked(authorities=Authorities())
         cache = place / "cache"
         image = (await import_image(cache, f"tree:{tree}", report, asked, "large")).image
@@ -58,17 +58,17 @@ async def large_image(lab: Laboratory, report: Report) -> Check:
     return Check(
         "large image",
         seen == [wanted],
-        f"a file of 5 GiB is inside what it was outside, read through a freeze: {wanted}",
+        f"a file of {mib} MiB is inside what it was outside, read through a freeze: {wanted}",
         "".join(seen) or err.decode("utf-8", "replace"),
     )
 
 
-def _write(file: Path) -> str:
+def _write(file: Path, mib: int) -> str:
     """Write a file without a hole or a block like another, and return its SHA-256."""
     total = hashlib.sha256()
     block = os.urandom(BLOCK - 8)
     with file.open("wb") as out:
-        for number in range(SIZE // BLOCK):
+        for number in range(mib):
             content = number.to_bytes(8, "little") + block
             total.update(content)
             out.write(content)

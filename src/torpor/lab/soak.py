@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from torpor.images import Report, Step
@@ -21,35 +22,52 @@ while [ $n -lt %d ]; do n=$((n+1)); echo "line $n of a long stream of lines"; do
 """As fast as the guest can: tens of thousands of lines a minute under emulation."""
 
 
-async def soak(
-    places: Places, kill_count: int, minutes: float, archive_mib: int, report: Report
-) -> list[Check]:
-    """Kill the program ``kill_count`` times, stream for ``minutes``, carry an archive of
-    ``archive_mib`` in and out, then boot from an image with 5 GiB; return the checks."""
+@dataclass(frozen=True)
+class Long:
+    """How much of each part is done; a part of which nothing is done has no check.
+
+    ``kills`` of the program while it freezes and thaws, ``reboots``: kills while a machine reboots,
+    ``minutes`` of streams, an archive of ``archive_mib``, an image with a file of ``image_mib``.
+    """
+
+    kills: int = 200
+    reboots: int = 40
+    minutes: float = 60.0
+    archive_mib: int = 5120
+    image_mib: int = 5120
+
+
+async def soak(places: Places, wanted: Long, report: Report) -> list[Check]:
+    """Do what is wanted, one after the other, and return the checks."""
     checks: list[Check] = []
     async with laboratory(places, report) as lab:
-        checks.append(await _killed(lab, places, kill_count, report))
-        checks.append(await _streamed(lab, minutes, report))
-        if archive_mib:
-            checks.append(await _archived(lab, archive_mib, report))
-        checks.append(await large_image(lab, report))
+        for what, count in (("freezes", wanted.kills), ("reboots", wanted.reboots)):
+            if count:
+                checks.append(await _killed(lab, places, what, count, report))
+        if wanted.minutes:
+            checks.append(await _streamed(lab, wanted.minutes, report))
+        if wanted.archive_mib:
+            checks.append(await _archived(lab, wanted.archive_mib, report))
+        if wanted.image_mib:
+            checks.append(await large_image(lab, wanted.image_mib, report))
     return checks
 
 
-async def _killed(lab: Laboratory, places: Places, count: int, report: Report) -> Check:
+async def _killed(lab: Laboratory, places: Places, what: str, count: int, report: Report) -> Check:
+    name = "kills" if what == "freezes" else f"kills at {what}"
     home = Path(tempfile.mkdtemp(prefix="soak-", dir=places.home))
     faults = []
     done = 0
     try:
-        async for check in kills(lab.maker, home, count, seed=time.time_ns()):
+        async for check in kills(lab.maker, home, count, time.time_ns(), what):
             done += 1
-            report(Step("kills", done, count, "kills"))
+            report(Step(name, done, count, "kills"))
             if not check.ok:
                 faults.append(f"{check.name}: {check.seen}")
     finally:
         shutil.rmtree(home, ignore_errors=True)
     return Check(
-        "kills",
+        name,
         not faults,
         f"after each of {count} kills the newest state goes on and nothing is left behind",
         "; ".join(faults[:5]) or f"{done} of {count} kills went well",
