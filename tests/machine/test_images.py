@@ -70,7 +70,8 @@ with open("/large", "rb") as file:
     print(json.dumps([os.fstat(file.fileno()).st_size, os.fstat(file.fileno()).st_blocks * 512,
                       digests]))
 """
-MADE_AT_BOOT = {"proc", "sys", "dev", "run", "tmp", "etc", "etc/machine-id", "lib", "lost+found"}
+MADE_AT_BOOT = {"proc", "sys", "dev", "run", "tmp", "lib", "lost+found"}
+MADE_AT_BOOT |= {"etc", "etc/machine-id", "etc/hostname"}
 KINDS = {
     tarfile.REGTYPE: stat.S_IFREG,
     tarfile.LNKTYPE: stat.S_IFREG,

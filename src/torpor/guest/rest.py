@@ -85,7 +85,7 @@ class Rest:
         if "hostname" in wanted:
             socket.sethostname(wanted["hostname"])
         if "machine_id" in wanted:
-            _overwrite("/etc/machine-id", wanted["machine_id"])
+            _overwrite("/etc/machine-id", wanted["machine_id"], 0o444)
         travel = trip // 2
         arrived = int(wanted["wall_ns"]) + travel
         time.clock_settime_ns(time.CLOCK_REALTIME, arrived + time.monotonic_ns() - received_ns)
@@ -125,13 +125,13 @@ def write_hostname(name: str) -> None:
     Not among what a thaw must put right first: nothing reads the file before the next boot.
     """
     with contextlib.suppress(OSError):
-        _overwrite("/etc/hostname", name)
+        _overwrite("/etc/hostname", name, 0o644)
 
 
-def _overwrite(path: str, line: str) -> None:
+def _overwrite(path: str, line: str, mode: int) -> None:
     # In place: a new file and a rename run through so much more of the kernel that a thaw under
     # emulation, where all code is translated anew, takes 10 ms longer.
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
         os.ftruncate(fd, os.write(fd, line.encode() + b"\n"))
     finally:
