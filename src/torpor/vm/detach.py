@@ -2,7 +2,7 @@
 
 A QEMU that was taken over can keep a duplicate of a descriptor that it was given for writing, and
 nobody can take that from it. So what others are to read is a new file with the same content, which
-it has never had open (``docs/decisions/0028-what-children-read-is-a-copy.md``).
+it has never had open (``docs/decisions/0027-what-children-read-is-a-copy.md``).
 """
 
 import secrets

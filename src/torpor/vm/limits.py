@@ -12,7 +12,7 @@ from torpor.vm.shape import MIB, Shape
 
 OVERHEAD = 256 * MIB
 """Bytes that QEMU may take beyond the guest's memory and the translation cache. A machine of 1 GiB
-that was just thawed is charged 29 MiB in all (docs/decisions/0030-limits-by-control-group.md)."""
+that was just thawed is charged 29 MiB in all (docs/decisions/0029-limits-by-control-group.md)."""
 MORE_CPUS = 1
 """Processors beyond the virtual ones: for QEMU's main loop and its threads for the disk."""
 WORKERS = 64
