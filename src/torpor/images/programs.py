@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from torpor.images.errors import NOTHING_VISIBLE, ImageError, disk_full
+from torpor.vm.programs import end_group, start_group
 
 # An ordinary user's PATH lacks the directories where mkfs.ext4 and its like are.
 SEARCH = ":".join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
@@ -72,7 +73,7 @@ async def run(
     directory for abandoned (None: for a program that surely ends with us).
     """
     path = find_program(program)
-    process = await asyncio.create_subprocess_exec(
+    process = await start_group(
         # The program would outlive a SIGKILL of ours and go on filling the disk.
         find_program("setpriv"),
         "--pdeathsig",
@@ -84,7 +85,6 @@ async def run(
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "PATH": SEARCH, "LC_ALL": "C.UTF-8", **(environment or {})},
         pass_fds=() if lock is None else (lock,),
-        start_new_session=True,
     )
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     try:
@@ -93,7 +93,7 @@ async def run(
             on_line(line)
         status = await process.wait()
     except BaseException:
-        await _end(process, end_by)
+        await end_group(process, end_by, END_GRACE_S)
         raise
     if status != 0:
         said = "\n".join(f"    {line}" for line in tail)
@@ -118,19 +118,3 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
                 yield text
     if text := pending.decode("utf-8", "replace").strip():
         yield text
-
-
-async def _end(process: asyncio.subprocess.Process, end_by: signal.Signals) -> None:
-    """Send `end_by` to the program and what it started, and KILL if that does not end it."""
-    if process.returncode is not None:
-        return
-    try:
-        os.killpg(process.pid, end_by)
-        try:
-            async with asyncio.timeout(END_GRACE_S):
-                await process.wait()
-        except TimeoutError:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    except ProcessLookupError:
-        pass

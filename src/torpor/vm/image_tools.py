@@ -6,12 +6,13 @@ capabilities, and no life after this program's.
 """
 
 import asyncio
-import contextlib
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from torpor.vm.errors import HostError, VmError
+from torpor.vm.programs import end_group, start_group
 
 LIMIT = 3600.0
 """Seconds after which a program is ended; merging takes seconds."""
@@ -49,7 +50,7 @@ class Bench:
         # The work can wait; freezes and thaws cannot.
         whole = ["nice", "-n", "10", *(self._walls() if self.jailed else ()), *command]
         try:
-            process = await asyncio.create_subprocess_exec(
+            process = await start_group(
                 *whole,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -63,9 +64,7 @@ class Bench:
             async with asyncio.timeout(LIMIT):
                 output, said = await process.communicate(stdin.encode())
         except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await asyncio.shield(process.wait())
+            await asyncio.shield(end_group(process, signal.SIGKILL, 0))
             if isinstance(error, TimeoutError):
                 raise VmError(f"{command[0]} did not end within {LIMIT:g} s.") from None
             raise
