@@ -35,10 +35,17 @@ while True:
 """
 
 
+def place_of_agent(directory: Path) -> Path:
+    """Where the agent has what is its own, apart from what tests put into their directory."""
+    return directory.with_name(f"{directory.name}-agent")
+
+
 class Guest:
     """An agent, and the host's end of its port."""
 
     def __init__(self, directory: Path, grace: float = 60.0) -> None:
+        directory = place_of_agent(directory)
+        directory.mkdir()
         for name, text in (("procs", "0"), ("freeze", "0"), ("events", "frozen 0\n")):
             (directory / f"cgroup.{name}").write_text(text)
         self.port, theirs = socket.socketpair()

@@ -140,7 +140,9 @@ class Steps:
             return real(fd, data, offset)
 
         monkeypatch.setattr(os, "pwrite", pwrite)
-        monkeypatch.setattr(rest, "_overwrite", lambda path, line: self.note("write", (path, line)))
+        monkeypatch.setattr(
+            rest, "_overwrite", lambda path, line, _mode: self.note("write", (path, line))
+        )
 
     def note(self, what: str, value: Any) -> None:
         self.done.append((what, value))
@@ -217,8 +219,10 @@ def test_a_line_takes_the_place_of_a_file(tmp_path: Path, before: str | None) ->
     file = tmp_path / "machine-id"
     if before is not None:
         file.write_text(before)
-    rest._overwrite(str(file), "new")
+    rest._overwrite(str(file), "new", 0o444)
     assert file.read_text() == "new\n"
+    if before is None:
+        assert file.stat().st_mode & 0o777 == 0o444
 
 
 def test_the_wait_ends_with_the_change_not_with_the_limit(

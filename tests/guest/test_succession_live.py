@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import torpor.guest
-from tests.guest.conftest import Guest, server
+from tests.guest.conftest import Guest, place_of_agent, server
 from torpor.vm import AgentCode, Command, Exec, GuestAgent, GuestError, Output, Terminal
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a cgroup namespace needs root")
@@ -30,7 +30,7 @@ def pack(directory: Path, name: str, **changes: str) -> AgentCode:
         if file.stem == "digest":
             text = f"DIGEST = {name!r}\n"
         if file.stem == "succession":
-            text += f"\nPLACE = {str(directory / 'agents')!r}\n"
+            text += f"\nPLACE = {str(place_of_agent(directory) / 'agents')!r}\n"
         (source / file.name).write_text(text)
     compileall.compile_dir(directory / name, quiet=1, legacy=True)
     archive = directory / f"{name}.zip"
@@ -162,7 +162,7 @@ async def test_a_dozen_aftermath_leave_nothing(guest: Guest, tmp_path: Path) -> 
     async with asyncio.timeout(20):
         while len(children.read_text().split()) > 1:  # the older spawners end and are reaped
             await agent.channel.request("ping")
-    assert len(list((tmp_path / "agents").iterdir())) == 1
+    assert len(list((place_of_agent(tmp_path) / "agents").iterdir())) == 1
     await agent.channel.close()
 
 

@@ -112,12 +112,12 @@ def test_a_stage_without_hooks_is_answered(machine: Machine) -> None:
 
 
 def test_the_host_name_outlasts_a_reboot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[tuple[str, str]] = []
-    monkeypatch.setattr(rest_module, "_overwrite", lambda path, line: written.append((path, line)))
+    written: list[tuple[str, str, int]] = []
+    monkeypatch.setattr(rest_module, "_overwrite", lambda *call: written.append(call))
     rest_module.write_hostname("twin")
-    assert written == [("/etc/hostname", "twin")]
+    assert written == [("/etc/hostname", "twin", 0o644)]
 
-    def refuse(_path: str, _line: str) -> None:
+    def refuse(*_call: object) -> None:
         raise OSError("read-only")
 
     monkeypatch.setattr(rest_module, "_overwrite", refuse)
