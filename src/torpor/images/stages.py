@@ -17,8 +17,8 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +62,7 @@ async def finished_stage(cache: Path, kind: str, key: str, build: Build, report:
         return _read(final)
     name = f"{kind}-{key}"
     yard = cache / ".building"
-    try:
+    with _told(cache, f"Building {kind}"):
         yard.mkdir(parents=True, exist_ok=True)
         final.parent.mkdir(exist_ok=True)
         async with _lock(yard / f"{name}.lock", kind, report) as lock:
@@ -79,15 +79,22 @@ async def finished_stage(cache: Path, kind: str, key: str, build: Build, report:
             finally:
                 # Also when cancelled: it runs in this thread, so nothing can come between.
                 _remove(path)
+    return _read(final)
+
+
+@contextmanager
+def _told(cache: Path, what: str) -> Iterator[None]:
+    """Tell what the system refuses as an error of ours."""
+    try:
+        yield
     except OSError as error:
         if is_disk_full(error):
             raise disk_full(str(cache)) from error
         raise ImageError(
-            f"Building {kind} failed: {error}.",
+            f"{what} failed: {error}.",
             NOTHING_VISIBLE,
             f"See that {cache} is yours to write, then run the same command again.",
         ) from error
-    return _read(final)
 
 
 @asynccontextmanager
@@ -96,7 +103,7 @@ async def workplace(cache: Path, kind: str) -> AsyncIterator[Building]:
     the next builder if this process is killed. Raises ImageError."""
     yard = cache / ".building"
     name = f"{kind}-{secrets.token_hex(8)}"
-    try:
+    with _told(cache, f"The {kind}"):
         yard.mkdir(parents=True, exist_ok=True)
         async with _lock(yard / f"{name}.lock", kind, silent) as lock:
             path = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=yard))
@@ -104,14 +111,6 @@ async def workplace(cache: Path, kind: str) -> AsyncIterator[Building]:
                 yield Building(path, lock)
             finally:
                 _remove(path)
-    except OSError as error:
-        if is_disk_full(error):
-            raise disk_full(str(cache)) from error
-        raise ImageError(
-            f"The {kind} failed: {error}.",
-            NOTHING_VISIBLE,
-            f"See that {cache} is yours to write, then run the same command again.",
-        ) from error
 
 
 def found_stage(cache: Path, kind: str, key: str) -> Stage | None:
