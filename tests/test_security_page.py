@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from tests.named_tests import missing_tests
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs/security.md").read_text("utf-8")
 
@@ -20,12 +22,5 @@ def test_every_line_names_a_test() -> None:
 
 
 def test_every_test_that_is_named_is_there() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PAGE)
-    assert named
-    missing = [
-        f"{file}::{test}"
-        for file, test in named
-        if not (ROOT / file).exists()
-        or (test and not re.search(rf"def {test}\b", (ROOT / file).read_text("utf-8")))
-    ]
+    missing = missing_tests(PAGE)
     assert missing == []

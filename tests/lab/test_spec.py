@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.named_tests import missing_tests
 from torpor.lab.bench import FIGURES
 from torpor.lab.figures import Results, Row
 from torpor.lab.proof import EXPERIMENTS
@@ -146,14 +147,7 @@ def test_promises_are_numbered_once() -> None:
 
 
 def test_every_test_and_experiment_that_the_page_names_is_there() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", SPECIFICATION)
-    assert named
-    missing = [
-        f"{file}::{test}"
-        for file, test in named
-        if not (ROOT / file).exists()
-        or (test and not re.search(rf"def {test}\b", (ROOT / file).read_text("utf-8")))
-    ]
+    missing = missing_tests(SPECIFICATION)
     experiments = set(re.findall(r"`proof ([\w-]+)`", SPECIFICATION))
     assert experiments
     assert missing + sorted(experiments - {each.name for each in EXPERIMENTS}) == []
