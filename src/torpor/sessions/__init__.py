@@ -1,0 +1,1 @@
+"""Sessions: machines that a team can use, over every crash."""
