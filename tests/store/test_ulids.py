@@ -38,5 +38,5 @@ def test_ids_of_two_servers_differ() -> None:
 
 
 def test_what_is_no_ulid_is_refused() -> None:
-    with pytest.raises(ValueError)  # noqa: PT011 - the words are the library's
+    with pytest.raises(ValueError):  # noqa: PT011 - the words are the library's
         Ulids("yesterday")
