@@ -22,6 +22,8 @@ from torpor.store.trouble import told
 
 T = TypeVar("T")
 
+Transaction = AsyncConnection
+"""What :meth:`Database.read` and :meth:`Database.write` give, and what the tables' functions take."""
 BUSY_SECONDS = 10
 """How long a writer waits for one of another program."""
 _READERS, _MORE_READERS = 4, 28  # connections that are kept, and those made when these are in use
