@@ -3,11 +3,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.store.made import event, later
-from torpor.store import Connection, Database, events
+from torpor.store import Database, Transaction, events
 
 
 @pytest.fixture
-async def conn(database: Database) -> AsyncIterator[Connection]:
+async def conn(database: Database) -> AsyncIterator[Transaction]:
     """With the events ``e0`` to ``e9``, those of even number of session ``s``."""
     async with database.write() as conn:
         for number in range(10):
@@ -16,7 +16,7 @@ async def conn(database: Database) -> AsyncIterator[Connection]:
         yield conn
 
 
-async def ids(conn: Connection) -> str:
+async def ids(conn: Transaction) -> str:
     return " ".join(each.id for each in await events.after(conn, None, None, 100))
 
 
@@ -33,7 +33,7 @@ async def ids(conn: Connection) -> str:
     ],
 )
 async def test_events_after_one(
-    conn: Connection, cursor: str | None, session: str | None, limit: int, expected: str
+    conn: Transaction, cursor: str | None, session: str | None, limit: int, expected: str
 ) -> None:
     found = await events.after(conn, cursor, session, limit)
     assert " ".join(each.id for each in found) == expected
@@ -50,13 +50,13 @@ async def test_events_after_one(
     ],
 )
 async def test_events_before_one(
-    conn: Connection, cursor: str | None, session: str | None, limit: int, expected: str
+    conn: Transaction, cursor: str | None, session: str | None, limit: int, expected: str
 ) -> None:
     found = await events.before(conn, cursor, session, limit)
     assert " ".join(each.id for each in found) == expected
 
 
-async def test_the_newest_is_known(conn: Connection) -> None:
+async def test_the_newest_is_known(conn: Transaction) -> None:
     assert await events.last_id(conn) == "e9"
 
 
@@ -74,7 +74,7 @@ async def test_the_newest_is_known(conn: Connection) -> None:
     ],
 )
 async def test_old_events_go_but_for_the_newest(
-    conn: Connection, before: int, keep: int, left: str
+    conn: Transaction, before: int, keep: int, left: str
 ) -> None:
     removed = await events.prune(conn, later(before), keep)
     assert await ids(conn) == left

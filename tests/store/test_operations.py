@@ -5,17 +5,17 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from tests.store.made import later, operation
-from torpor.store import Connection, Database, operations
+from torpor.store import Database, Transaction, operations
 from torpor.store.errors import KeyUsedError
 
 
 @pytest.fixture
-async def conn(database: Database) -> AsyncIterator[Connection]:
+async def conn(database: Database) -> AsyncIterator[Transaction]:
     async with database.write() as conn:
         yield conn
 
 
-async def test_a_key_serves_an_actor_once(conn: Connection) -> None:
+async def test_a_key_serves_an_actor_once(conn: Transaction) -> None:
     await operations.begin(conn, operation("o1", key="k"))
     with pytest.raises(KeyUsedError, match="o1") as refused:
         await operations.begin(conn, operation("o2", key="k"))
@@ -31,7 +31,7 @@ async def test_a_key_serves_an_actor_once(conn: Connection) -> None:
         await operations.begin(conn, operation("o1"))
 
 
-async def test_an_operation_ends_once(conn: Connection) -> None:
+async def test_an_operation_ends_once(conn: Transaction) -> None:
     await operations.begin(conn, operation("o1", plan={"snapshot": "s"}))
     before = datetime.now(UTC)
     ended = await operations.finish(conn, "o1", "failed", {"half": 1}, "It broke.")
@@ -46,7 +46,7 @@ async def test_an_operation_ends_once(conn: Connection) -> None:
     assert await operations.get(conn, "o1") == ended
 
 
-async def test_what_has_not_ended_is_listed_in_its_order(conn: Connection) -> None:
+async def test_what_has_not_ended_is_listed_in_its_order(conn: Transaction) -> None:
     for name in ("o3", "o1", "o2"):
         await operations.begin(conn, operation(name))
     await operations.finish(conn, "o2", "interrupted")
@@ -54,7 +54,7 @@ async def test_what_has_not_ended_is_listed_in_its_order(conn: Connection) -> No
     assert await operations.last_id(conn) == "o3"
 
 
-async def test_old_operations_go_when_they_have_ended(conn: Connection) -> None:
+async def test_old_operations_go_when_they_have_ended(conn: Transaction) -> None:
     for name, ended in (("o1", 1), ("o2", 5), ("o3", None)):
         at = None if ended is None else later(ended)
         await operations.begin(conn, operation(name, key=name, ended_at=at))

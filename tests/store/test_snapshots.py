@@ -4,18 +4,18 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from tests.store.made import later, session, snapshot
-from torpor.store import Connection, Database, sessions, snapshots
+from torpor.store import Database, Transaction, sessions, snapshots
 
 
 @pytest.fixture
-async def conn(database: Database) -> AsyncIterator[Connection]:
+async def conn(database: Database) -> AsyncIterator[Transaction]:
     async with database.write() as conn:
         for name in ("a", "b"):
             await sessions.insert(conn, session(name, id=name))
         yield conn
 
 
-async def test_a_checkpoint_is_found_only_at_its_session(conn: Connection) -> None:
+async def test_a_checkpoint_is_found_only_at_its_session(conn: Transaction) -> None:
     await snapshots.insert(conn, snapshot("s1", "a", checkpoint="c1"))
     found = await snapshots.by_checkpoint(conn, "a", "c1")
     assert found is not None
@@ -24,7 +24,7 @@ async def test_a_checkpoint_is_found_only_at_its_session(conn: Connection) -> No
     assert await snapshots.by_checkpoint(conn, "a", "s1") is None
 
 
-async def test_two_snapshots_are_not_one_checkpoint(conn: Connection) -> None:
+async def test_two_snapshots_are_not_one_checkpoint(conn: Transaction) -> None:
     await snapshots.insert(conn, snapshot("s1", "a", checkpoint="c1"))
     await snapshots.insert(conn, snapshot("s2", "a", checkpoint=None))
     await snapshots.insert(conn, snapshot("s3", "a", checkpoint=None))
@@ -32,7 +32,7 @@ async def test_two_snapshots_are_not_one_checkpoint(conn: Connection) -> None:
         await snapshots.insert(conn, snapshot("s4", "b", checkpoint="c1"))
 
 
-async def test_what_came_from_a_removed_snapshot_gets_its_parent(conn: Connection) -> None:
+async def test_what_came_from_a_removed_snapshot_gets_its_parent(conn: Transaction) -> None:
     for name, of, parent in (
         ("root", "a", None),
         ("middle", "a", "root"),
@@ -53,7 +53,7 @@ async def test_what_came_from_a_removed_snapshot_gets_its_parent(conn: Connectio
     assert {each.parent for each in await snapshots.of_all(conn)} == {None}
 
 
-async def test_an_update_returns_the_whole(conn: Connection) -> None:
+async def test_an_update_returns_the_whole(conn: Transaction) -> None:
     await snapshots.insert(conn, snapshot("s1", "a", status="PENDING"))
     new = await snapshots.update(conn, "s1", status="READY", durable=True, stored_bytes=5)
     assert new == snapshot("s1", "a", durable=True, stored_bytes=5)
@@ -63,7 +63,7 @@ async def test_an_update_returns_the_whole(conn: Connection) -> None:
         await snapshots.update(conn, "s2", durable=True)
 
 
-async def test_lists_are_in_the_order_in_which_snapshots_were_made(conn: Connection) -> None:
+async def test_lists_are_in_the_order_in_which_snapshots_were_made(conn: Transaction) -> None:
     for number, name in enumerate(("c", "a", "b")):
         await snapshots.insert(conn, snapshot(name, "a", created_at=later(number)))
     await snapshots.insert(conn, snapshot("other", "b", created_at=later(1.5)))
@@ -71,7 +71,7 @@ async def test_lists_are_in_the_order_in_which_snapshots_were_made(conn: Connect
     assert [each.id for each in await snapshots.of_all(conn)] == ["c", "a", "other", "b"]
 
 
-async def test_pages_have_what_users_know_as_checkpoints(conn: Connection) -> None:
+async def test_pages_have_what_users_know_as_checkpoints(conn: Transaction) -> None:
     for number, (name, of, kind, checkpoint) in enumerate(
         (
             ("p1", "a", "pause", None),

@@ -4,8 +4,8 @@
 nowhere above this package.
 """
 
-from torpor.store.database import Connection, Database
+from torpor.store.database import Database, Transaction
 from torpor.store.paging import Page
 from torpor.store.sessions import SessionQuery
 
-__all__ = ["Connection", "Database", "Page", "SessionQuery"]
+__all__ = ["Database", "Page", "SessionQuery", "Transaction"]

@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import URL, event, make_url
-from sqlalchemy import Connection as SyncConnection
+from sqlalchemy import URL, Connection, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -23,7 +22,7 @@ from torpor.store.trouble import told, told_of_system
 
 T = TypeVar("T")
 
-Connection = AsyncConnection
+Transaction = AsyncConnection
 """What :meth:`Database.read` and :meth:`Database.write` give, and each table's functions take."""
 
 BUSY_SECONDS = 10
@@ -60,14 +59,14 @@ class Database:
         return database
 
     @asynccontextmanager
-    async def read(self) -> AsyncIterator[Connection]:
+    async def read(self) -> AsyncIterator[Transaction]:
         """A connection that sees the database as it is now, until its end, and cannot write."""
         with told(self.file):
             async with self._readers.connect() as conn:
                 yield conn
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[Connection]:
+    async def write(self) -> AsyncIterator[Transaction]:
         """A connection whose changes are all made at the end, or, if anything is raised, none.
 
         One at a time has it; the others wait. A commit that has begun goes to its end, also if
@@ -154,7 +153,7 @@ def _engine(file: Path, *, writes: bool) -> AsyncEngine:
         cursor.close()
 
     @event.listens_for(engine.sync_engine, "begin")
-    def begun(connection: SyncConnection) -> None:
+    def begun(connection: Connection) -> None:
         # A writer that begins as a reader may find later that another one was quicker, and fail.
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

@@ -47,7 +47,8 @@ async def before(
 
 async def last_id(conn: AsyncConnection) -> str | None:
     """Return the id of the newest event, or None."""
-    return await conn.scalar(select(func.max(table.c.id)))
+    found: str | None = await conn.scalar(select(func.max(table.c.id)))
+    return found
 
 
 async def prune(conn: AsyncConnection, before: datetime, keep: int = 0) -> int:

@@ -57,6 +57,11 @@ async def by_key(conn: AsyncConnection, actor: str, key: str) -> Operation | Non
     return None if row is None else Operation(**row)
 
 
+async def free_key(conn: AsyncConnection, operation: str) -> None:
+    """Let the idempotency key of an operation that came to nothing be used for another one."""
+    await rows.changed(conn, Operation, table, operation, {"key": None})
+
+
 async def unfinished(conn: AsyncConnection) -> list[Operation]:
     """Return the operations of which no end is noted, the oldest first."""
     chosen = select(table).where(table.c.ended_at.is_(None))
@@ -66,7 +71,8 @@ async def unfinished(conn: AsyncConnection) -> list[Operation]:
 
 async def last_id(conn: AsyncConnection) -> str | None:
     """Return the id of the newest operation, or None."""
-    return await conn.scalar(select(func.max(table.c.id)))
+    found: str | None = await conn.scalar(select(func.max(table.c.id)))
+    return found
 
 
 async def prune(conn: AsyncConnection, before: datetime) -> int:

@@ -1,6 +1,6 @@
 """The table of sessions. They stay when they are destroyed, as history."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +113,34 @@ async def live(conn: AsyncConnection) -> list[Session]:
     """Return all sessions that are not destroyed, the oldest first."""
     kept = [status for status in Status if status is not Status.DESTROYED]
     chosen = select(table).where(table.c.status.in_(kept))
+    found = await conn.execute(chosen.order_by(table.c.created_at, table.c.id))
+    return [Session(**row) for row in found.mappings()]
+
+
+async def of_machine(conn: AsyncConnection, machine: str) -> Session | None:
+    """Return the session that this machine runs, or None."""
+    row = (await conn.execute(select(table).where(table.c.machine == machine))).mappings().first()
+    return None if row is None else Session(**row)
+
+
+async def standing_on(conn: AsyncConnection, snapshot: str) -> bool:
+    """Return whether any session stands on this snapshot: would be resumed or started from it."""
+    chosen = select(table.c.id).where(
+        table.c.snapshot == snapshot, table.c.status != Status.DESTROYED
+    )
+    return (await conn.execute(chosen.limit(1))).first() is not None
+
+
+async def children(conn: AsyncConnection, session: str) -> list[Session]:
+    """Return the sessions that were forked from one, the oldest first, destroyed ones too."""
+    chosen = select(table).where(table.c.parent == session)
+    found = await conn.execute(chosen.order_by(table.c.created_at, table.c.id))
+    return [Session(**row) for row in found.mappings()]
+
+
+async def with_status(conn: AsyncConnection, statuses: Collection[Status]) -> list[Session]:
+    """Return the sessions in one of these states, the oldest first."""
+    chosen = select(table).where(table.c.status.in_(statuses))
     found = await conn.execute(chosen.order_by(table.c.created_at, table.c.id))
     return [Session(**row) for row in found.mappings()]
 

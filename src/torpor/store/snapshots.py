@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.store import rows
@@ -55,6 +55,12 @@ async def of_all(conn: AsyncConnection) -> list[Snapshot]:
     """Return the snapshots of all sessions, the oldest first."""
     found = await conn.execute(select(table).order_by(table.c.created_at, table.c.id))
     return [Snapshot(**row) for row in found.mappings()]
+
+
+async def stored_bytes(conn: AsyncConnection) -> dict[str, int]:
+    """Return what the snapshots of each session take, in bytes."""
+    chosen = select(table.c.session, func.sum(table.c.stored_bytes)).group_by(table.c.session)
+    return {session: int(stored) for session, stored in await conn.execute(chosen)}
 
 
 async def page(
