@@ -42,7 +42,8 @@ class Database:
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        """Open the database at ``url`` (``sqlite:////path/of/the/file``), made if there is none.
+        """Open the database at ``url`` (``sqlite:////path/of/the/file``, with ``%25`` for a percent sign),
+        made if there is none.
 
         Its tables are brought to what this version needs. Raises :exc:`UrlError`,
         :exc:`NewerSchemaError`, :exc:`DamagedError`, and what :meth:`write` raises.
@@ -60,7 +61,8 @@ class Database:
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:
-        """A connection that sees the database as it is now, until its end, and cannot write."""
+        """A connection that sees one moment of the database, that of its first look, and cannot
+        write."""
         with told(self.file):
             async with self._readers.connect() as conn:
                 yield conn
@@ -80,6 +82,7 @@ class Database:
             try:
                 with told(self.file):
                     async with self._writer.connect() as conn:
+                        await conn.begin()
                         try:
                             yield conn
                         except BaseException:

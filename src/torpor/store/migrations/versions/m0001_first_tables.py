@@ -6,7 +6,7 @@ from alembic import op
 revision = "0001"
 down_revision = None
 
-_HOLDS_ITS_NAME = sa.text("status NOT IN ('DESTROYED', 'FAILED')")
+_HOLDS_ITS_NAME = sa.text("(status NOT IN ('DESTROYED', 'FAILED'))")
 
 
 def upgrade() -> None:
