@@ -42,8 +42,8 @@ class Database:
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        """Open the database at ``url`` (``sqlite:////path/of/the/file``, with ``%25`` for a percent sign),
-        made if there is none.
+        """Open the database at ``url``, made if there is none: ``sqlite:////path/of/the/file``,
+        with ``%25`` for a percent sign.
 
         Its tables are brought to what this version needs. Raises :exc:`UrlError`,
         :exc:`NewerSchemaError`, :exc:`DamagedError`, and what :meth:`write` raises.
