@@ -7,12 +7,12 @@ import sys
 from contextlib import closing, suppress
 from pathlib import Path
 
+import aiosqlite
 import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from tests.store.made import START, event, sample, session
-from torpor.store import Database, events, samples, sessions
-from torpor.store import database as module
+from torpor.store import Database, driver, events, samples, sessions
 from torpor.store.errors import BusyError, DamagedError, DiskError, UrlError
 from torpor.store.ulids import Ulids
 
@@ -187,14 +187,14 @@ async def test_readers_that_are_cancelled_give_their_connections_back(database: 
 async def test_another_program_that_writes_for_long_is_named_as_the_cause(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(driver, "BUSY_SECONDS", 0.2)
     database = await Database.open(url)
     try:
         with closing(sqlite3.connect(database.file, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(BusyError, match="Another program"):
-                async with database.write():
-                    pass
+                async with database.write() as conn:
+                    await events.append(conn, event("b"))
             other.execute("ROLLBACK")
         async with database.write() as conn:
             await events.append(conn, event("a"))
@@ -346,3 +346,48 @@ async def test_what_a_writer_raises_itself_is_passed_on(database: Database) -> N
 
     with pytest.raises(FileNotFoundError):
         await fail()
+
+
+async def test_what_follows_an_error_that_ended_all_is_not_committed_alone(
+    database: Database,
+) -> None:
+    async def go_on_after_it() -> None:
+        async with database.write() as conn:
+            await events.append(conn, event("a"))
+            # As SQLite does by itself when a disk is full.
+            with suppress(IntegrityError):
+                await conn.exec_driver_sql(
+                    "INSERT OR ROLLBACK INTO events SELECT * FROM events WHERE id = 'a'"
+                )
+            with suppress(OperationalError):
+                await events.append(conn, event("b"))
+
+    with pytest.raises(OperationalError, match="ended this transaction"):
+        await go_on_after_it()
+    async with database.write() as conn:
+        await events.append(conn, event("c"))
+    assert await all_events(database) == ["c"]
+
+
+async def test_a_statement_costs_one_turn_of_the_thread(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[object] = []
+    real = aiosqlite.Connection._execute
+
+    async def counted(self: aiosqlite.Connection, work: object, *rest: object) -> object:
+        turns.append(work)
+        return await real(self, work, *rest)  # type: ignore[no-untyped-call]
+
+    async with database.write() as conn:
+        await sessions.insert(conn, session("one"))
+    await all_events(database)
+    monkeypatch.setattr(aiosqlite.Connection, "_execute", counted)
+    async with database.read() as conn:
+        assert await sessions.get(conn, "id-of-one") is not None
+    assert len(turns) == 2  # and the end of the transaction
+    turns.clear()
+    async with database.write() as conn:
+        await sessions.update(conn, "id-of-one", generation=1)
+        await events.append(conn, event("a"))
+    assert len(turns) == 4

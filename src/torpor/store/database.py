@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import URL, Connection, event, make_url
+from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from torpor.store import backup
+from torpor.store.driver import connect
 from torpor.store.errors import UrlError
 from torpor.store.migrate import migrate
 from torpor.store.trouble import told, told_of_system
@@ -25,8 +26,6 @@ T = TypeVar("T")
 Transaction = AsyncConnection
 """What :meth:`Database.read` and :meth:`Database.write` give, and each table's functions take."""
 
-BUSY_SECONDS = 10
-"""How long a writer waits for one of another program."""
 _READERS, _MORE_READERS = 4, 28  # connections that are kept, and those made when these are in use
 
 
@@ -82,7 +81,6 @@ class Database:
             try:
                 with told(self.file):
                     async with self._writer.connect() as conn:
-                        await conn.begin()
                         try:
                             yield conn
                         except BaseException:
@@ -137,30 +135,14 @@ def _make(file: Path) -> None:
 
 
 def _engine(file: Path, *, writes: bool) -> AsyncEngine:
-    engine = create_async_engine(
+    return create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(file)),
+        async_creator=lambda *_, **__: connect(file, writes=writes),
         pool_size=1 if writes else _READERS,
         max_overflow=0 if writes else _MORE_READERS,
-        # Python's own idea of when a transaction begins is left out: it is said below.
-        connect_args={"timeout": BUSY_SECONDS, "isolation_level": None},
+        # A writer ends each transaction itself; one more end would be one more turn.
+        pool_reset_on_return=None if writes else "rollback",
     )
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def connected(connection: Any, _record: object) -> None:
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.execute("PRAGMA synchronous=FULL")
-        cursor.execute("PRAGMA foreign_keys=ON")
-        if not writes:
-            cursor.execute("PRAGMA query_only=ON")
-        cursor.close()
-
-    @event.listens_for(engine.sync_engine, "begin")
-    def begun(connection: Connection) -> None:
-        # A writer that begins as a reader may find later that another one was quicker, and fail.
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
 
 
 async def _to_the_end(work: Awaitable[T]) -> T:
