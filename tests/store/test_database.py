@@ -3,11 +3,14 @@ import os
 import random
 import signal
 import sqlite3
+import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
-import aiosqlite
 import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError
 
@@ -33,6 +36,36 @@ async def main():
         print(second, flush=True)
 
 asyncio.run(main())
+"""
+
+HURRIED = """
+import asyncio, random, sys
+from datetime import UTC, datetime
+from torpor.store import Database, events
+from torpor.store.records import Event
+from torpor.store.ulids import Ulids
+
+async def work(database, ulids):
+    while True:
+        async with database.write() as conn:
+            await events.append(conn, Event(ulids.new_id(), "x", datetime.now(UTC)))
+        async with database.read() as conn:
+            await events.last_id(conn)
+
+async def main(seconds):
+    database, ulids = await Database.open(sys.argv[1]), Ulids()
+    tasks = [asyncio.create_task(work(database, ulids)) for _ in range(12)]
+    await asyncio.sleep(seconds)
+    for _ in range(3):
+        for task in tasks:
+            task.cancel()
+        await asyncio.sleep(0)
+    if seconds > 0.02:
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await database.close()
+
+for number in range(8):
+    asyncio.run(main(number / 200))
 """
 
 
@@ -373,16 +406,15 @@ async def test_a_statement_costs_one_turn_of_the_thread(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: list[object] = []
-    real = aiosqlite.Connection._execute
 
-    async def counted(self: aiosqlite.Connection, work: object, *rest: object) -> object:
+    def counted(work: Callable[..., object], *rest: object) -> object:
         turns.append(work)
-        return await real(self, work, *rest)  # type: ignore[no-untyped-call]
+        return partial(work, *rest)
 
     async with database.write() as conn:
         await sessions.insert(conn, session("one"))
     await all_events(database)
-    monkeypatch.setattr(aiosqlite.Connection, "_execute", counted)
+    monkeypatch.setattr(driver, "partial", counted)
     async with database.read() as conn:
         assert await sessions.get(conn, "id-of-one") is not None
     assert len(turns) == 2  # and the end of the transaction
@@ -391,3 +423,24 @@ async def test_a_statement_costs_one_turn_of_the_thread(
         await sessions.update(conn, "id-of-one", generation=1)
         await events.append(conn, event("a"))
     assert len(turns) == 4
+
+
+def test_a_program_that_ends_in_a_hurry_ends_well(url: str) -> None:
+    command = [sys.executable, "-c", HURRIED, url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+async def test_an_opening_that_is_cancelled_leaves_nothing_open(url: str) -> None:
+    threads = set(threading.enumerate())
+    for turns in range(30):
+        opening = asyncio.create_task(Database.open(url))
+        for _ in range(turns):
+            await asyncio.sleep(0.0005)
+        opening.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await opening).close()
+    for thread in set(threading.enumerate()) - threads:
+        await asyncio.to_thread(thread.join, 10)
+    left = {str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()}
+    assert not [file for file in left if "torpor.db" in file]

@@ -6,22 +6,20 @@ for the one who writes. Each commit is on the disk when it returns (``synchronou
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from torpor.store import backup
-from torpor.store.driver import connect
+from torpor.store.driver import connect, to_the_end
 from torpor.store.errors import UrlError
 from torpor.store.migrate import migrate
 from torpor.store.trouble import told, told_of_system
-
-T = TypeVar("T")
 
 Transaction = AsyncConnection
 """What :meth:`Database.read` and :meth:`Database.write` give, and each table's functions take."""
@@ -84,9 +82,9 @@ class Database:
                         try:
                             yield conn
                         except BaseException:
-                            await _to_the_end(conn.rollback())
+                            await to_the_end(conn.rollback())
                             raise
-                        await _to_the_end(conn.commit())
+                        await to_the_end(conn.commit())
             finally:
                 self._holder = None
 
@@ -96,7 +94,7 @@ class Database:
         The copy is checked and on the disk when this returns; an older ``file`` is replaced then
         and not before. Raises :exc:`DiskFullError`, :exc:`DiskError` and :exc:`DamagedError`.
         """
-        await _to_the_end(asyncio.to_thread(backup.copy, self.file, file))
+        await to_the_end(asyncio.to_thread(backup.copy, self.file, file))
 
     async def close(self) -> None:
         """Close all connections. The last one writes the log back into the file."""
@@ -143,13 +141,3 @@ def _engine(file: Path, *, writes: bool) -> AsyncEngine:
         # A writer ends each transaction itself; one more end would be one more turn.
         pool_reset_on_return=None if writes else "rollback",
     )
-
-
-async def _to_the_end(work: Awaitable[T]) -> T:
-    # A commit, rollback or copy that is left half-way would go on behind its owner's back.
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise

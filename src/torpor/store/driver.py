@@ -3,14 +3,22 @@
 aiosqlite goes there for each step of a statement (cursor, execution, rows, closing), which is most
 of what a short transaction costs. Here a statement, its rows, and before the first of a transaction
 its beginning, are one turn (``docs/decisions/0044-sqlalchemy-over-sqlite.md``).
+
+A turn goes to its end, also if who waits for it is cancelled: nothing is left that goes on behind
+its owner's back, or that the thread brings to an event loop that has ended.
 """
 
+import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiosqlite
+from aiosqlite.core import _STOP_RUNNING_SENTINEL
+
+T = TypeVar("T")
 
 BUSY_SECONDS = 10
 """How long a writer waits for one of another program."""
@@ -37,7 +45,27 @@ async def connect(file: Path, *, writes: bool) -> aiosqlite.Connection:
     # A writer that begins as a reader may find later that another one was quicker, and fail.
     connection = _Connection(opened, "BEGIN IMMEDIATE" if writes else "BEGIN")
     connection._thread.daemon = True  # a program that dies before it closes shall end
-    return await connection
+    try:
+        return await to_the_end(connection)
+    except asyncio.CancelledError:
+        await connection.close()
+        raise
+
+
+async def to_the_end(work: Awaitable[T]) -> T:
+    """Await ``work``; if this task is cancelled, go on with that when the work has ended."""
+    doing = asyncio.ensure_future(work)
+    cancelled = None
+    while not doing.done():
+        try:
+            await asyncio.wait([doing])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not doing.cancelled():
+            doing.exception()  # asyncio would report one that nobody looked at
+        raise cancelled
+    return doing.result()
 
 
 class _Connection(aiosqlite.Connection):
@@ -51,7 +79,31 @@ class _Connection(aiosqlite.Connection):
 
     async def turn(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Call ``work`` in the connection's thread."""
-        return await self._execute(work, *arguments)  # type: ignore[no-untyped-call]
+        if not self._running or self._connection is None:
+            raise ValueError("Connection closed")  # the words by which SQLAlchemy knows it
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._tx.put_nowait((done, partial(work, *arguments)))
+        return await to_the_end(done)
+
+    async def close(self) -> None:
+        """Close the connection; that it is closed already is no error."""
+        if self._connection is not None:
+            try:
+                await self.turn(self._connection.close)
+            finally:
+                self._connection = None
+                self.stop()
+
+    def stop(self) -> None:
+        """Let the thread end when it has done what it was asked for."""
+        self._running = False
+        self._tx.put_nowait((None, self._last_turn))
+
+    def _last_turn(self) -> object:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        return _STOP_RUNNING_SENTINEL
 
     async def commit(self) -> None:
         await self.turn(self._commit)
