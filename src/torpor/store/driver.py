@@ -44,11 +44,7 @@ async def connect(file: Path, *, writes: bool) -> aiosqlite.Connection:
 
     # A writer that begins as a reader may find later that another one was quicker, and fail.
     connection = _Connection(opened, "BEGIN IMMEDIATE" if writes else "BEGIN")
-    try:
-        await connection.open()
-    except asyncio.CancelledError:
-        await connection.close()
-        raise
+    await connection.open()
     return connection
 
 
@@ -81,7 +77,7 @@ class _Connection(aiosqlite.Connection):
         self._thread.start()
         try:
             await self._turn(self._open)
-        except Exception:
+        except BaseException:
             self.stop()
             raise
 
