@@ -40,6 +40,7 @@ from torpor.client.machine_records import (
     Process,
     Ran,
     Terminal,
+    Unpacked,
 )
 from torpor.client.records import (
     Checkpoint,
@@ -52,6 +53,7 @@ from torpor.client.records import (
     Recoverable,
     RolledBack,
     Session,
+    Tree,
 )
 from torpor.client.service_records import HostStatus, NewToken, Sample, Size, Token, Who
 from torpor.client.target import URL, is_local
@@ -103,8 +105,10 @@ __all__ = [
     "Terminal",
     "TimedOutError",
     "Token",
+    "Tree",
     "UnauthorizedError",
     "UnavailableError",
+    "Unpacked",
     "UnreachableError",
     "Who",
     "is_local",

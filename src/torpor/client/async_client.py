@@ -83,6 +83,8 @@ class AsyncClient:
     get_file_status = async_method(files.get_file_status)
     list_files = async_method(files.list_files)
     move_file = async_method(files.move_file)
+    make_link = async_method(files.make_link)
+    change_file = async_method(files.change_file)
     make_directory = async_method(files.make_directory)
     read_archive_pieces = async_pieces_method(files.read_archive_pieces)
     write_archive = async_method(files.write_archive)
@@ -127,7 +129,8 @@ class AsyncClient:
         patience: float | None = 60.0,
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of a session, or of all, that came after the one with the id ``after``;
-        with ``follow`` also those that are to come.
+        with ``follow`` also those that are to come, of a session up to its end. If ``after`` is
+        not given, those of one that is followed begin with the newest 100.
 
         If the connection is lost it is looked for again for ``patience`` seconds (for ever if
         None); no event is left out, and none comes twice.
@@ -142,7 +145,7 @@ class AsyncClient:
                         outage.found()
                         for event in following.take(piece):
                             yield event
-                if not follow:
+                if not follow or following.over:
                     return
                 lost = UnreachableError(self.target.url, "it was closed", sent=True)
             except UnreachableError as error:
@@ -187,7 +190,8 @@ class AsyncClient:
             request = transport.request_of(self._http, call, _content(call))
             return transport.answer_of(await self._http.send(request))
 
-    async def pieces(self, call: Call[None], *, silence: float | None = None
+    async def pieces(
+        self, call: Call[None], *, silence: float | None = None
     ) -> AsyncGenerator[bytes, None]:
         """Send a call and yield the body of its answer; ``silence`` is how many seconds may pass
         without a piece."""

@@ -66,7 +66,7 @@ class AsyncExecStream:
 
     async def _found_again(self, closed: ConnectionClosed) -> AsyncIterator[Item]:
         await self._put(None)
-        refused = sockets.closing(closed)
+        refused = sockets.closing(closed, self._reading.refused)
         if refused is not None:
             await self.close()
             raise refused from closed
@@ -125,11 +125,13 @@ class AsyncExecStream:
             if isinstance(message, bytes):
                 self._unsure.sent(len(message), time.monotonic())
             try:
-                return await socket.send(message)
+                await socket.send(message)
             except ConnectionClosed:
-                if isinstance(message, bytes):
-                    return  # a part of it may have arrived; the reader is told
-                lost = socket
+                if isinstance(message, str):
+                    lost = socket
+                    continue
+                # A part of it may have arrived, so it is not sent again. The reader is told.
+            return
 
     async def _waited_for(self, lost: ClientConnection | None) -> ClientConnection | None:
         """Return a connection that is not the lost one; None once there is nobody to write to.

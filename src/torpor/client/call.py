@@ -8,7 +8,7 @@ import secrets
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from torpor.client.errors import AnswerError, api_error
 
@@ -92,6 +92,12 @@ def path(*pieces: str) -> str:
     return "/".join((ROOT, *(quote(piece, safe="") for piece in pieces)))
 
 
+def encoded(pairs: tuple[tuple[str, str], ...]) -> str:
+    """Return a query as it stands in an address, with its question mark. A path in it may have
+    bytes that are not UTF-8, as ``os.fsdecode`` has them."""
+    return f"?{urlencode(pairs, errors='surrogateescape')}" if pairs else ""
+
+
 def query(**members: str | int | bool | None) -> tuple[tuple[str, str], ...]:
     """Return a query; what is None or False is left out."""
     return tuple(
@@ -103,7 +109,9 @@ def query(**members: str | int | bool | None) -> tuple[tuple[str, str], ...]:
 
 def document(**members: Any) -> bytes:
     """Return a JSON object; what is None is left out."""
-    return json.dumps({name: value for name, value in members.items() if value is not None}).encode()
+    return json.dumps(
+        {name: value for name, value in members.items() if value is not None}
+    ).encode()
 
 
 JSON = {"content-type": "application/json"}

@@ -1,7 +1,7 @@
 """The client for programs that wait: :class:`Client`."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -81,6 +81,8 @@ class Client:
     get_file_status = method(files.get_file_status)
     list_files = method(files.list_files)
     move_file = method(files.move_file)
+    make_link = method(files.make_link)
+    change_file = method(files.change_file)
     make_directory = method(files.make_directory)
     read_archive_pieces = pieces_method(files.read_archive_pieces)
     write_archive = method(files.write_archive)
@@ -123,9 +125,10 @@ class Client:
         after: str | None = None,
         follow: bool = True,
         patience: float | None = 60.0,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """Yield the events of a session, or of all, that came after the one with the id ``after``;
-        with ``follow`` also those that are to come.
+        with ``follow`` also those that are to come, of a session up to its end. If ``after`` is
+        not given, those of one that is followed begin with the newest 100.
 
         If the connection is lost it is looked for again for ``patience`` seconds (for ever if
         None); no event is left out, and none comes twice.
@@ -137,7 +140,7 @@ class Client:
                 for piece in self.pieces(following.call(), silence=transport.IDLE_SECONDS):
                     outage.found()
                     yield from following.take(piece)
-                if not follow:
+                if not follow or following.over:
                     return
                 lost = UnreachableError(self.target.url, "it was closed", sent=True)
             except UnreachableError as error:
@@ -149,7 +152,7 @@ class Client:
 
     def watch_files(
         self, session: str, file: str, *, recursive: bool = False, user: str | None = None
-    ) -> Iterator[FileChange]:
+    ) -> Generator[FileChange, None, None]:
         """Yield what happens to a file or a directory, from now on; ``recursive``: to all that is
         below it. Raises :exc:`UnreachableError` when the connection is lost, for what happened
         then is not known."""
@@ -181,7 +184,9 @@ class Client:
             request = transport.request_of(self._http, call, _content(call))
             return transport.answer_of(self._http.send(request))
 
-    def pieces(self, call: Call[None], *, silence: float | None = None) -> Iterator[bytes]:
+    def pieces(
+        self, call: Call[None], *, silence: float | None = None
+    ) -> Generator[bytes, None, None]:
         """Send a call and yield the body of its answer; ``silence`` is how many seconds may pass
         without a piece."""
         with transport.told(self.target.url):

@@ -1,19 +1,19 @@
 """What can go wrong between a client and its server.
 
-    ClientError
-    ├── TargetError              the address of the server is none
-    ├── UnreachableError         no connection, or it was lost before an answer
-    │   └── TimedOutError        no answer in time
-    ├── AnswerError              an answer that is not Torpor's
-    └── ApiError                 the server refused, or failed
-        ├── InvalidError         400, 413, 415
-        ├── UnauthorizedError    401
-        ├── ForbiddenError       403
-        ├── NotFoundError        404
-        ├── ConflictError        409
-        ├── RateLimitedError     429
-        ├── UnavailableError     503, among them "no room"
-        └── ServerError          any other 5xx
+ClientError
+├── TargetError              the address of the server is none
+├── UnreachableError         no connection, or it was lost before an answer
+│   └── TimedOutError        no answer in time
+├── AnswerError              an answer that is not Torpor's
+└── ApiError                 the server refused, or failed
+    ├── InvalidError         400, 413, 415
+    ├── UnauthorizedError    401
+    ├── ForbiddenError       403
+    ├── NotFoundError        404
+    ├── ConflictError        409
+    ├── RateLimitedError     429
+    ├── UnavailableError     503, among them "no room"
+    └── ServerError          any other 5xx
 """
 
 import json
@@ -139,8 +139,8 @@ def told_error(
     said: Mapping[str, Any], *, status: int = 500, retry_after: float | None = None
 ) -> ApiError:
     """Return the error that an error document of the API tells of: the body of an answer, or one
-    in a stream, which has its ``status`` in it."""
-    own = said.get("status")
+    in a stream, which has its status in it."""
+    own = said.get("http_code", said.get("status"))
     status = own if type(own) is int else status
     kind = BY_STATUS.get(status, ServerError if status >= 500 else ApiError)
     return kind(

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from torpor.client import fields
 from torpor.client.call import path
-from torpor.client.errors import AnswerError, told_error
+from torpor.client.errors import AnswerError
 from torpor.client.machine_records import Terminal, status_of
 
 HEAD = struct.Struct(">BQ")
@@ -108,10 +108,11 @@ class Reading:
     def __init__(self, seq: int = 0) -> None:
         self.seq = seq
         self.exit: Exit | None = None
+        self.refused: dict[str, Any] | None = None
+        """What the server said before it closed the stream, if it did."""
 
     def take(self, message: str | bytes) -> Iterator[Item]:
-        """Yield what a message tells. Raises the :exc:`ApiError` that one may be, or
-        :exc:`AnswerError`."""
+        """Yield what a message tells. Raises :exc:`AnswerError`."""
         if isinstance(message, bytes):
             yield from self._output(message)
             return
@@ -155,7 +156,7 @@ class Reading:
                 )
                 yield self.exit
             case "error":
-                raise told_error(said)
+                self.refused = said  # the close that follows has the status
             case _:
                 pass  # a newer server's word
 

@@ -6,7 +6,7 @@ not there, or is of another kind, raises :exc:`AnswerError`.
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from torpor.client.errors import AnswerError
 
@@ -18,7 +18,9 @@ def text(said: Said, name: str, otherwise: str | None = None) -> str:
     """Return a text; ``otherwise`` stands for one that is missing or null."""
     value = said.get(name)
     value = otherwise if value is None else value
-    return value if isinstance(value, str) else _broken(name)
+    if not isinstance(value, str):
+        _broken(name)
+    return value
 
 
 def perhaps_text(said: Said, name: str) -> str | None:
@@ -32,7 +34,9 @@ def number(said: Said, name: str, otherwise: int | None = None) -> int:
     value = otherwise if value is None else value
     if isinstance(value, str) and value.removeprefix("-").isdigit():
         value = int(value)
-    return value if type(value) is int else _broken(name)
+    if type(value) is not int:
+        _broken(name)
+    return value
 
 
 def perhaps_number(said: Said, name: str) -> int | None:
@@ -44,20 +48,26 @@ def real(said: Said, name: str, otherwise: float | None = None) -> float:
     """Return a number."""
     value = said.get(name)
     value = otherwise if value is None else value
-    return float(value) if type(value) in (int, float) else _broken(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        _broken(name)
+    return float(value)
 
 
 def flag(said: Said, name: str, otherwise: bool | None = None) -> bool:
     """Return a truth value."""
     value = said.get(name)
     value = otherwise if value is None else value
-    return value if isinstance(value, bool) else _broken(name)
+    if not isinstance(value, bool):
+        _broken(name)
+    return value
 
 
 def moment(said: Said, name: str) -> datetime:
     """Return a time, aware and in UTC."""
     found = perhaps_moment(said, name)
-    return _broken(name) if found is None else found
+    if found is None:
+        _broken(name)
+    return found
 
 
 def perhaps_moment(said: Said, name: str) -> datetime | None:
@@ -65,17 +75,22 @@ def perhaps_moment(said: Said, name: str) -> datetime | None:
     value = perhaps_text(said, name)
     if value is None:
         return None
+    found: datetime | None
     try:
         found = datetime.fromisoformat(value)
     except ValueError:
-        return _broken(name)
-    return found if found.tzinfo is not None else _broken(name)
+        found = None
+    if found is None or found.tzinfo is None:
+        _broken(name)
+    return found
 
 
 def part(said: Said, name: str) -> dict[str, Any]:
     """Return an object."""
     value = said.get(name)
-    return value if isinstance(value, dict) else _broken(name)
+    if not isinstance(value, dict):
+        _broken(name)
+    return value
 
 
 def perhaps_part(said: Said, name: str) -> dict[str, Any]:
@@ -89,7 +104,7 @@ def parts(said: Said, name: str, read: Callable[[dict[str, Any]], T]) -> tuple[T
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        return _broken(name)
+        _broken(name)
     return tuple(read(each) for each in value)
 
 
@@ -99,11 +114,11 @@ def texts(said: Said, name: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        return _broken(name)
+        _broken(name)
     return tuple(value)
 
 
-def _broken(name: str) -> Any:
+def _broken(name: str) -> NoReturn:
     raise AnswerError(
         f"The server's answer has no {name!r} that can be used. Nothing is known of what it did."
         " See that the address is that of a Torpor server, of this version or a later one."

@@ -3,8 +3,6 @@
 import base64
 import binascii
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 from torpor.client import fields
 from torpor.client.errors import AnswerError
@@ -21,24 +19,21 @@ class Terminal:
 
 @dataclass(frozen=True)
 class Ran:
-    """A command that has ended: its exit ``code``, or the number of the ``signal`` that killed it.
+    """A command that has ended: with ``status``, as a shell has it, which is its exit code, or 128
+    and the number of the ``signal`` that killed it.
 
     ``stdout`` and ``stderr`` are what it wrote, the first MiB of each; ``cut`` says that there was
     more. ``timed_out`` says that its time was over.
     """
 
-    code: int | None
+    status: int
     signal: int | None
     stdout: bytes
     stderr: bytes
     seconds: float
     timed_out: bool = False
     cut: bool = False
-
-    @property
-    def status(self) -> int:
-        """What a shell would have as its status: the code, or 128 and the signal's number."""
-        return status_of(self.code, self.signal)
+    exec_id: str | None = None
 
 
 def status_of(code: int | None, signal: int | None) -> int:
@@ -64,40 +59,42 @@ def decoded(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class Exec:
-    """A command in a session's machine, that runs or has ended. ``told`` is all that the server
-    says of it, in the server's words."""
+    """A command in a session's machine, that runs or has ended: with ``status``, as a shell has it,
+    by ``signal`` if there was one. Of its output, bytes ``output_start`` to ``output_end`` are
+    kept."""
 
     id: str
     pid: int | None
     argv: tuple[str, ...]
     running: bool
-    terminal: bool
-    code: int | None
+    output_start: int
+    output_end: int
+    status: int | None
     signal: int | None
     timed_out: bool
-    told: dict[str, Any]
 
 
 def exec_(said: Said) -> Exec:
     """Read what the server says of a command."""
-    ended = fields.perhaps_part(said, "exit")
+    code, killer = (fields.perhaps_number(said, name) for name in ("exit_code", "signal"))
     return Exec(
         id=fields.text(said, "exec_id"),
         pid=fields.perhaps_number(said, "pid"),
         argv=fields.texts(said, "argv"),
-        running=fields.flag(said, "running", not ended),
-        terminal=bool(said.get("terminal")),
-        code=fields.perhaps_number(ended, "code"),
-        signal=fields.perhaps_number(ended, "signal"),
-        timed_out=fields.flag(ended, "timed_out", False),
-        told=dict(said),
+        running=fields.flag(said, "running", True),
+        output_start=fields.number(said, "output_start", 0),
+        output_end=fields.number(said, "output_end", 0),
+        status=None if code is None and killer is None else status_of(code, killer),
+        signal=killer,
+        timed_out=fields.flag(said, "timed_out", False),
     )
 
 
 @dataclass(frozen=True)
 class FileStatus:
-    """What ``lstat`` says of a file in the machine. ``type`` is file, directory, link and so on;
-    ``mode`` has the bits of the type; ``target`` is a link's."""
+    """What ``lstat`` says of a file in the machine. ``type`` is file, directory, link, fifo,
+    socket, block, character or unknown; ``mode`` has the bits of permissions; ``target`` is a
+    link's."""
 
     type: str
     mode: int
@@ -114,7 +111,7 @@ def file_status(said: Said) -> FileStatus:
     """Read the status of a file."""
     return FileStatus(
         type=fields.text(said, "type"),
-        mode=fields.number(said, "mode"),
+        mode=_octal(said, "mode"),
         size=fields.number(said, "size"),
         uid=fields.number(said, "uid"),
         gid=fields.number(said, "gid"),
@@ -123,6 +120,14 @@ def file_status(said: Said) -> FileStatus:
         links=fields.number(said, "links", 1),
         target=fields.perhaps_text(said, "target"),
     )
+
+
+def _octal(said: Said, name: str) -> int:
+    digits = fields.text(said, name)
+    try:
+        return int(digits, 8)
+    except ValueError as error:
+        raise AnswerError(f"The server's answer has {digits!r} for {name!r}.") from error
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,7 @@ def file_entry(said: Said) -> FileEntry:
     """Read an entry of a directory."""
     return FileEntry(
         path=fields.text(said, "path"),
-        status=file_status(said) if "mode" in said else None,
+        status=None if said.get("file") is None else file_status(fields.part(said, "file")),
         sha256=fields.perhaps_text(said, "sha256"),
         error=fields.perhaps_text(said, "error"),
     )
@@ -149,7 +154,7 @@ def file_entry(said: Said) -> FileEntry:
 @dataclass(frozen=True)
 class Process:
     """A process in the machine; ``exec`` is the command that it belongs to. ``cpu`` is in seconds,
-    ``memory`` in resident bytes."""
+    ``memory`` in resident bytes. ``user``: that it is the user's, and may be sent signals."""
 
     pid: int
     ppid: int
@@ -161,6 +166,7 @@ class Process:
     memory: int
     threads: int
     exec: str | None
+    user: bool
 
 
 def process(said: Said) -> Process:
@@ -175,25 +181,36 @@ def process(said: Said) -> Process:
         cpu=fields.real(said, "cpu", 0.0),
         memory=fields.number(said, "memory", 0),
         threads=fields.number(said, "threads", 1),
-        exec=fields.perhaps_text(said, "exec"),
+        exec=fields.perhaps_text(said, "exec_id"),
+        user=fields.flag(said, "user", False),
     )
 
 
 @dataclass(frozen=True)
 class FileChange:
-    """Something that happened to a file that is watched, in the server's words."""
+    """Something that happened in what is watched: ``ready`` first, ``overflow`` when something may
+    have been missed, else what happened to ``path``."""
 
-    type: str
-    path: str | None
-    at: datetime | None
-    told: dict[str, Any]
+    event: str
+    path: str
 
 
-def file_change(kind: str, said: Said) -> FileChange:
+def file_change(said: Said) -> FileChange:
     """Read what happened to a file."""
-    return FileChange(
-        kind,
-        fields.perhaps_text(said, "path"),
-        fields.perhaps_moment(said, "at"),
-        dict(said),
-    )
+    return FileChange(fields.text(said, "event"), fields.text(said, "path", ""))
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """What came of an archive: ``members`` that were made, ``attributes`` of them that could not be
+    given, members that were ``skipped`` for their kind."""
+
+    members: int
+    attributes: int
+    skipped: int
+
+
+def unpacked(said: Said) -> Unpacked:
+    """Read what came of an archive."""
+    names = ("members", "attributes", "skipped")
+    return Unpacked(*(fields.number(said, name, 0) for name in names))

@@ -1,6 +1,6 @@
 """Methods of clients, made of the functions that describe calls: one description, two clients."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args
@@ -9,6 +9,8 @@ from torpor.client.call import Call
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Pieces = Generator[bytes, None, None]
+AsyncPieces = AsyncGenerator[bytes, None]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -18,7 +20,7 @@ class Sender(Protocol):
     def send(self, call: Call[T]) -> T:
         """Send a call and return what its answer says."""
 
-    def pieces(self, call: Call[None]) -> Iterator[bytes]:
+    def pieces(self, call: Call[None]) -> Pieces:
         """Send a call and yield the body of its answer."""
 
 
@@ -28,7 +30,7 @@ class AsyncSender(Protocol):
     async def send(self, call: Call[T]) -> T:
         """Send a call and return what its answer says."""
 
-    def pieces(self, call: Call[None]) -> AsyncIterator[bytes]:
+    def pieces(self, call: Call[None]) -> AsyncPieces:
         """Send a call and yield the body of its answer."""
 
 
@@ -36,7 +38,7 @@ def method(describe: Callable[P, Call[T]]) -> Callable[Concatenate[Any, P], T]:
     """Return the method of a :class:`Sender` that sends what ``describe`` describes."""
 
     @wraps(describe)
-    def sent(self: Sender, *args: P.args, **kwargs: P.kwargs) -> T:
+    def sent(self: Sender, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.send(describe(*args, **kwargs))
 
     return _signed(sent, describe)
@@ -48,7 +50,7 @@ def async_method(
     """Return the same for an :class:`AsyncSender`."""
 
     @wraps(describe)
-    async def sent(self: AsyncSender, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def sent(self: AsyncSender, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.send(describe(*args, **kwargs))
 
     return _signed(sent, describe)
@@ -56,26 +58,26 @@ def async_method(
 
 def pieces_method(
     describe: Callable[P, Call[None]],
-) -> Callable[Concatenate[Any, P], Iterator[bytes]]:
+) -> Callable[Concatenate[Any, P], Pieces]:
     """Return the method of a :class:`Sender` that yields the body of the answer."""
 
     @wraps(describe)
-    def sent(self: Sender, *args: P.args, **kwargs: P.kwargs) -> Iterator[bytes]:
+    def sent(self: Sender, /, *args: P.args, **kwargs: P.kwargs) -> Pieces:
         return self.pieces(describe(*args, **kwargs))
 
-    return _signed(sent, describe, "Iterator[bytes]")
+    return _signed(sent, describe, "Generator[bytes, None, None]")
 
 
 def async_pieces_method(
     describe: Callable[P, Call[None]],
-) -> Callable[Concatenate[Any, P], AsyncIterator[bytes]]:
+) -> Callable[Concatenate[Any, P], AsyncPieces]:
     """Return the same for an :class:`AsyncSender`."""
 
     @wraps(describe)
-    def sent(self: AsyncSender, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[bytes]:
+    def sent(self: AsyncSender, /, *args: P.args, **kwargs: P.kwargs) -> AsyncPieces:
         return self.pieces(describe(*args, **kwargs))
 
-    return _signed(sent, describe, "AsyncIterator[bytes]")
+    return _signed(sent, describe, "AsyncGenerator[bytes, None]")
 
 
 def _signed(sent: F, describe: Callable[..., object], returns: object = None) -> F:

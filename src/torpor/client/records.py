@@ -165,8 +165,8 @@ class ForkFailure:
 
 @dataclass(frozen=True)
 class Forked:
-    """What came of a fork: the children that there are, those that there are not, and what the
-    children share with their parent although it happened after the snapshot, or outside of it."""
+    """What came of a fork: the children that there are, those that there are not, and what a fork
+    does not undo, as in :class:`RolledBack`."""
 
     sessions: tuple[Session, ...]
     failures: tuple[ForkFailure, ...] = ()
@@ -188,7 +188,8 @@ def _failure(said: Said) -> ForkFailure:
 
 @dataclass(frozen=True)
 class RolledBack:
-    """A session after a rollback, and what happened since the checkpoint and was not undone."""
+    """A session after a rollback, and what is ``not_undone``: the ids of the events since the
+    checkpoint in which the session reached out of its machine."""
 
     session: Session
     not_undone: tuple[str, ...] = ()
@@ -208,7 +209,7 @@ def not_undone(said: Said) -> tuple[str, ...]:
 class Node:
     """One snapshot of a session's tree. ``parent`` is the snapshot that it came from. ``current``
     says that the session stands here: it runs on from it, or is paused in it. ``children`` are the
-    sessions that were forked from it."""
+    ids of the sessions that were forked from it."""
 
     snapshot: str
     kind: str
@@ -235,10 +236,29 @@ def node(said: Said) -> Node:
         parent=fields.perhaps_text(said, "parent_snapshot_id"),
         checkpoint=fields.perhaps_text(said, "checkpoint_id"),
         label=fields.text(said, "label", ""),
-        stored_bytes=fields.number(said, "stored_bytes", 0),
+        stored_bytes=fields.number(said, "size_bytes", 0),
         durable=fields.flag(said, "durable", False),
         current=fields.flag(said, "current", False),
         children=fields.texts(said, "children"),
+    )
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The snapshots of a session, each before those that were made on top of it, and the sessions
+    that were forked from it."""
+
+    session: Session
+    nodes: tuple[Node, ...]
+    children: tuple[Session, ...]
+
+
+def tree(said: Said) -> Tree:
+    """Read the tree of a session."""
+    return Tree(
+        session=session(fields.part(said, "session")),
+        nodes=fields.parts(said, "snapshots", node),
+        children=fields.parts(said, "children", session),
     )
 
 

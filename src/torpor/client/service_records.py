@@ -1,8 +1,8 @@
 """What the server tells of itself, its host and its tokens, as plain data."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from torpor.client import fields
 from torpor.client.fields import Said
@@ -32,11 +32,12 @@ def size(said: Said) -> Size:
 
 @dataclass(frozen=True)
 class Who:
-    """Whom the server takes the client for."""
+    """Whom the server takes the client for, and what that one may do."""
 
     id: str
     name: str
     role: str
+    permissions: tuple[str, ...] = ()
 
 
 def who(said: Said) -> Who:
@@ -45,6 +46,7 @@ def who(said: Said) -> Who:
         id=fields.text(said, "id", ""),
         name=fields.text(said, "name", ""),
         role=fields.text(said, "role"),
+        permissions=fields.texts(said, "permissions"),
     )
 
 
@@ -76,10 +78,10 @@ def token(said: Said) -> Token:
 
 @dataclass(frozen=True)
 class NewToken:
-    """A token that was just made. ``secret`` is the whole bearer token; it is told this once."""
+    """A token that was just made. ``bearer`` is what to show; it is told this once."""
 
     token: Token
-    secret: str
+    bearer: str
 
 
 @dataclass(frozen=True)
@@ -101,24 +103,50 @@ def sample(said: Said) -> Sample:
     """Read a sample."""
     return Sample(
         at=fields.moment(said, "at"),
-        machine=fields.perhaps_text(said, "machine"),
-        vcpu=fields.real(said, "vcpu", 0.0),
-        waited=fields.real(said, "waited", 0.0),
-        emulator=fields.real(said, "emulator", 0.0),
-        resident=fields.number(said, "resident", 0),
-        private=fields.number(said, "private", 0),
-        stored=fields.number(said, "stored", 0),
+        machine=fields.perhaps_text(said, "sandbox_id"),
+        vcpu=fields.real(said, "vcpu_seconds"),
+        waited=fields.real(said, "waited_seconds"),
+        emulator=fields.real(said, "emulator_seconds"),
+        resident=fields.number(said, "resident_bytes"),
+        private=fields.number(said, "private_bytes"),
+        stored=fields.number(said, "stored_bytes"),
     )
 
 
 @dataclass(frozen=True)
 class HostStatus:
-    """The server and the computer that it runs machines on, as the server tells it."""
+    """The server, and the computer that it runs machines on. ``promised_free_bytes`` is the memory
+    that can still be promised to machines, below 0 if too much has been; ``sessions`` how many
+    there are in each state."""
 
+    name: str
     version: str
-    facts: dict[str, Any]
+    accelerator: str
+    why: str
+    qemu: str
+    jail_missing: tuple[str, ...]
+    memory_bytes: int
+    free_memory_bytes: int
+    promised_free_bytes: int
+    free_disk_bytes: int
+    stored_bytes: int
+    sessions: Mapping[str, int]
 
 
 def host_status(said: Said) -> HostStatus:
     """Read what the server says of its host."""
-    return HostStatus(version=fields.text(said, "version", ""), facts=dict(said))
+    counts = fields.perhaps_part(said, "sessions")
+    return HostStatus(
+        name=fields.text(said, "name"),
+        version=fields.text(said, "version"),
+        accelerator=fields.text(said, "accelerator"),
+        why=fields.text(said, "why", ""),
+        qemu=fields.text(said, "qemu", ""),
+        jail_missing=fields.texts(said, "jail_missing"),
+        memory_bytes=fields.number(said, "memory_bytes"),
+        free_memory_bytes=fields.number(said, "free_memory_bytes"),
+        promised_free_bytes=fields.number(said, "promised_free_bytes"),
+        free_disk_bytes=fields.number(said, "free_disk_bytes"),
+        stored_bytes=fields.number(said, "stored_bytes"),
+        sessions={name: fields.number(counts, name) for name in counts},
+    )

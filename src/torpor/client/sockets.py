@@ -1,5 +1,6 @@
 """What both clients make of websockets: its settings, and its errors as ours."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -39,12 +40,16 @@ def refusal(error: Exception, url: str) -> ClientError:
     return UnreachableError(url, str(error) or type(error).__name__)
 
 
-def closing(error: ConnectionClosed) -> ClientError | None:
-    """Return the refusal that a close of the server's means, None if it says nothing."""
+def closing(error: ConnectionClosed, said: Mapping[str, Any] | None = None) -> ClientError | None:
+    """Return the refusal that a close of the server's means, None if it means none. ``said`` is
+    what the server said before, if it said something."""
     close = error.rcvd
     if close is None or not REFUSED + 400 <= close.code < REFUSED + 600:
-        return None
-    return told_error({"message": close.reason}, status=close.code - REFUSED)
+        return None if said is None else told_error(said)
+    return told_error(
+        said or {"id": close.reason, "message": f"The server closed the stream: {close.reason}"},
+        status=close.code - REFUSED,
+    )
 
 
 def said(error: ConnectionClosed) -> str:

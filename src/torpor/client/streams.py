@@ -64,7 +64,7 @@ class ExecStream:
 
     def _found_again(self, closed: ConnectionClosed) -> Iterator[Item]:
         self._put(None)
-        refused = sockets.closing(closed)
+        refused = sockets.closing(closed, self._reading.refused)
         if refused is not None:
             self.close()
             raise refused from closed
@@ -123,11 +123,13 @@ class ExecStream:
             if isinstance(message, bytes):
                 self._unsure.sent(len(message), time.monotonic())
             try:
-                return socket.send(message)
+                socket.send(message)
             except ConnectionClosed:
-                if isinstance(message, bytes):
-                    return  # a part of it may have arrived; the reader is told
-                lost = socket
+                if isinstance(message, str):
+                    lost = socket
+                    continue
+                # A part of it may have arrived, so it is not sent again. The reader is told.
+            return
 
     def _waited_for(self, lost: ClientConnection | None) -> ClientConnection | None:
         """Return a connection that is not the lost one; None once there is nobody to write to.
@@ -206,6 +208,7 @@ class PortStream:
 
 def _open(target: Target, where: str) -> ClientConnection:
     try:
-        return connect(target.websocket(where), **sockets.settings(target))
+        found: ClientConnection = connect(target.websocket(where), **sockets.settings(target))
     except (OSError, InvalidHandshake, ConnectionClosed) as error:
         raise sockets.refusal(error, target.url) from error
+    return found

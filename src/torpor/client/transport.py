@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from torpor.client.call import Answer, Call
+from torpor.client.call import Answer, Call, encoded
 from torpor.client.errors import TimedOutError, UnreachableError
 from torpor.client.target import Target
 
@@ -40,8 +40,7 @@ def request_of(client: httpx.Client | httpx.AsyncClient, call: Call[Any], conten
     """Return httpx's request for a call."""
     return client.build_request(
         call.method,
-        call.path,
-        params=list(call.query) or None,
+        call.path + encoded(call.query),
         headers=dict(call.headers),
         content=content,
         timeout=timeout(call.seconds),

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 from torpor.client.call import Answer, Call
 from torpor.client.errors import TimedOutError, UnreachableError, api_error
@@ -27,7 +28,7 @@ class Tries:
     can take that. No room is news that a user is to have at once.
     """
 
-    def __init__(self, call: Call[object], patience: Patience) -> None:
+    def __init__(self, call: Call[Any], patience: Patience) -> None:
         self._call, self._patience = call, patience
         self._made = 0
         self._lost = False
@@ -64,7 +65,7 @@ class Tries:
 
 
 class Outage:
-    """How long a lost stream is looked for: ``patience`` seconds from its loss, for ever if None."""
+    """How long a lost stream is looked for: ``patience`` seconds, for ever if None."""
 
     def __init__(self, patience: float | None) -> None:
         self._patience = patience

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torpor.client import fields
-from torpor.client.call import JSON, LONG, Answer, Call, document, keyed, nothing, path, query
+from torpor.client.call import JSON, LONG, Answer, Call, document, nothing, path, query
 from torpor.client.fields import Said
 from torpor.client.machine_records import Exec, Process, Ran, Terminal, exec_, output, process
 
@@ -54,13 +54,14 @@ def _ran(answer: Answer) -> Ran:
     said = answer.json()
     cut = ("x-exec-stdout-truncated", "x-exec-stderr-truncated")
     return Ran(
-        code=fields.perhaps_number(said, "exit_code"),
+        status=fields.number(said, "exit_code"),
         signal=fields.perhaps_number(said, "signal"),
         stdout=output(said, "stdout"),
         stderr=output(said, "stderr"),
         seconds=fields.real(said, "duration_ms", 0) / 1000,
         timed_out=fields.flag(said, "timed_out", False),
         cut=any(answer.headers.get(name) == "true" for name in cut),
+        exec_id=fields.perhaps_text(said, "exec_id"),
     )
 
 
@@ -75,7 +76,6 @@ def start_exec(
     terminal: Terminal | None = None,
     timeout: float | None = None,
     keep_bytes: int | None = None,
-    key: str | None = None,
 ) -> Call[Exec]:
     """Start a command, which belongs to the machine and not to this client: it runs on when the
     client goes, and through pauses.
@@ -87,7 +87,7 @@ def start_exec(
         "POST",
         path("sessions", session, "execs"),
         _one,
-        headers=keyed(key),
+        headers=JSON,
         content=document(
             **_command(argv),
             env=None if env is None else dict(env),

@@ -5,7 +5,14 @@ Paths are absolute. ``user`` is as whom it is done; root if nothing else is said
 
 from torpor.client import fields
 from torpor.client.call import JSON, LONG, Answer, Call, Content, document, nothing, path, query
-from torpor.client.machine_records import FileEntry, FileStatus, file_entry, file_status
+from torpor.client.machine_records import (
+    FileEntry,
+    FileStatus,
+    Unpacked,
+    file_entry,
+    file_status,
+    unpacked,
+)
 from torpor.client.records import Page
 
 BYTES = {"content-type": "application/octet-stream"}
@@ -46,8 +53,8 @@ def write_file(
     parents: bool = False,
     atomic: bool = False,
     user: str | None = None,
-) -> Call[None]:
-    """Make ``file`` a file with ``content``: bytes, or pieces of them.
+) -> Call[int]:
+    """Make ``file`` a file with ``content``, bytes or pieces of them; return its size.
 
     ``parents`` makes directories that are missing; ``atomic`` replaces at the end and at once, so
     that nobody sees half.
@@ -55,10 +62,10 @@ def write_file(
     return Call(
         "PUT",
         path("sessions", session, "files", "content"),
-        nothing,
+        lambda answer: fields.number(answer.json(), "size"),
         query=query(
             path=file,
-            mode=None if mode is None else f"{mode:04o}",
+            mode=_octal(mode),
             parents=parents,
             atomic=atomic,
             user=user,
@@ -83,13 +90,16 @@ def remove_file(
     )
 
 
-def get_file_status(session: str, file: str, *, user: str | None = None) -> Call[FileStatus]:
-    """Return the status of a file, of a link itself. Raises :exc:`NotFoundError`."""
+def get_file_status(
+    session: str, file: str, *, follow: bool = False, user: str | None = None
+) -> Call[FileStatus]:
+    """Return the status of a file; ``follow``: of what a link leads to. Raises
+    :exc:`NotFoundError`."""
     return Call(
         "GET",
         path("sessions", session, "files", "status"),
-        _status,
-        query=query(path=file, user=user),
+        lambda answer: file_status(fields.part(answer.json(), "file")),
+        query=query(path=file, follow=follow, user=user),
         seconds=LONG,
     )
 
@@ -100,6 +110,7 @@ def list_files(
     *,
     recursive: bool = False,
     sha256: bool = False,
+    limit: int | None = None,
     after: str | None = None,
     user: str | None = None,
 ) -> Call[Page[FileEntry]]:
@@ -110,21 +121,29 @@ def list_files(
         path("sessions", session, "files", "list"),
         _entries,
         query=query(
-            path=directory, recursive=recursive, sha256=sha256, page_token=after, user=user
+            path=directory,
+            recursive=recursive,
+            sha256=sha256,
+            page_size=limit,
+            page_token=after,
+            user=user,
         ),
         seconds=LONG,
     )
 
 
-def move_file(session: str, file: str, to: str, *, user: str | None = None) -> Call[None]:
-    """Give a file another name in the same file system."""
+def move_file(
+    session: str, file: str, to: str, *, replace: bool = True, user: str | None = None
+) -> Call[None]:
+    """Give a file another name in the same file system; what has that name is replaced, or
+    (:exc:`ConflictError`) not."""
     return Call(
         "POST",
         path("sessions", session, "files", "move"),
         nothing,
         query=query(user=user),
         headers=JSON,
-        content=document(**{"from": file, "to": to}),
+        content=document(**{"from": file, "to": to, "replace": replace}),
         seconds=LONG,
         repeat="unsent",
     )
@@ -146,32 +165,78 @@ def make_directory(
         nothing,
         query=query(user=user),
         headers=JSON,
-        content=document(path=directory, mode=mode, parents=parents or None),
+        content=document(path=directory, mode=_octal(mode), parents=parents),
         seconds=LONG,
         repeat="always" if parents else "unsent",
     )
 
 
-def read_archive_pieces(session: str, file: str, *, user: str | None = None) -> Call[None]:
-    """Yield a file or a tree as a tar archive, in pieces."""
+def make_link(session: str, file: str, target: str, *, user: str | None = None) -> Call[None]:
+    """Make a symbolic link that leads to ``target``."""
+    return Call(
+        "POST",
+        path("sessions", session, "files", "link"),
+        nothing,
+        query=query(user=user),
+        headers=JSON,
+        content=document(path=file, target=target),
+        seconds=LONG,
+        repeat="unsent",
+    )
+
+
+def change_file(
+    session: str,
+    file: str,
+    *,
+    mode: int | None = None,
+    owner: str | None = None,
+    size: int | None = None,
+    mtime_ns: int | None = None,
+    user: str | None = None,
+) -> Call[None]:
+    """Change what is given of a file; ``owner`` is ``user`` or ``user:group``."""
+    return Call(
+        "PATCH",
+        path("sessions", session, "files"),
+        nothing,
+        query=query(user=user),
+        headers=JSON,
+        content=document(path=file, mode=_octal(mode), owner=owner, size=size, mtime_ns=mtime_ns),
+        seconds=LONG,
+    )
+
+
+def read_archive_pieces(
+    session: str, file: str, *, name: str | None = None, user: str | None = None
+) -> Call[None]:
+    """Yield a file or a tree as a tar archive, in pieces, under ``name`` (its own if None; ``.``
+    for no leading directory)."""
     return Call(
         "GET",
         path("sessions", session, "files", "archive"),
         nothing,
-        query=query(path=file, user=user),
+        query=query(path=file, name=name, user=user),
         seconds=LONG,
     )
 
 
 def write_archive(
-    session: str, directory: str, archive: Content, *, user: str | None = None
-) -> Call[None]:
-    """Unpack a tar archive below a directory."""
+    session: str,
+    directory: str,
+    archive: Content,
+    *,
+    owner: str | None = None,
+    parents: bool = False,
+    user: str | None = None,
+) -> Call[Unpacked]:
+    """Unpack a tar archive below a directory. Owners are those in the archive, or all ``owner``
+    (``user`` or ``user:group``); ``parents`` makes the directory."""
     return Call(
         "PUT",
         path("sessions", session, "files", "archive"),
-        nothing,
-        query=query(path=directory, user=user),
+        lambda answer: unpacked(answer.json()),
+        query=query(path=directory, owner=owner, parents=parents, user=user),
         headers=TAR,
         content=archive,
         seconds=LONG,
@@ -192,13 +257,12 @@ def watch(
     )
 
 
+def _octal(mode: int | None) -> str | None:
+    return None if mode is None else f"{mode:04o}"
+
+
 def _body(answer: Answer) -> bytes:
     return answer.body
-
-
-def _status(answer: Answer) -> FileStatus:
-    said = answer.json()
-    return file_status(fields.part(said, "status") if "status" in said else said)
 
 
 def _entries(answer: Answer) -> Page[FileEntry]:

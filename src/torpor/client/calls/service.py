@@ -1,10 +1,9 @@
 """The server itself: its host, sizes, tokens, health; and what sessions have used."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from torpor.client import fields
-from torpor.client.call import Answer, Call, document, keyed, nothing, path, query
+from torpor.client.call import JSON, Answer, Call, document, nothing, path, query
 from torpor.client.records import History, event
 from torpor.client.service_records import (
     HostStatus,
@@ -20,6 +19,9 @@ from torpor.client.service_records import (
     who,
 )
 from torpor.client.sse import Frames
+
+NEVER = "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"
+"""The last ULID that there can be: whatever has happened, happened before."""
 
 
 def list_sizes() -> Call[tuple[Size, ...]]:
@@ -63,7 +65,7 @@ def get_history(
         "GET",
         where,
         _history,
-        query=query(replay_only=True, before=before, limit=limit),
+        query=query(before=before or NEVER, limit=limit),
         headers={"accept": "text/event-stream"},
     )
 
@@ -73,16 +75,15 @@ def list_tokens() -> Call[tuple[Token, ...]]:
     return Call("GET", path("tokens"), lambda answer: fields.parts(answer.json(), "tokens", token))
 
 
-def create_token(
-    name: str, role: str, *, expires_at: datetime | None = None, key: str | None = None
-) -> Call[NewToken]:
-    """Make a token with the role viewer, approver, operator or admin. For admins."""
+def create_token(name: str, role: str, *, lifetime_seconds: int | None = None) -> Call[NewToken]:
+    """Make a token with the role viewer, approver, operator or admin, which ends after
+    ``lifetime_seconds``, or never. For admins."""
     return Call(
         "POST",
         path("tokens"),
         _new_token,
-        headers=keyed(key),
-        content=document(name=name, role=role, expires_at=_time(expires_at)),
+        headers=JSON,
+        content=document(name=name, role=role, lifetime_seconds=lifetime_seconds),
         repeat="unsent",
     )
 
@@ -116,8 +117,7 @@ def _history(answer: Answer) -> History:
 
 def _new_token(answer: Answer) -> NewToken:
     said = answer.json()
-    own: Mapping[str, object] = fields.part(said, "token") if "id" not in said else said
-    return NewToken(token(own), fields.text(said, "secret"))
+    return NewToken(token(fields.part(said, "token")), fields.text(said, "bearer"))
 
 
 def _time(at: datetime | None) -> str | None:

@@ -1,6 +1,6 @@
 """Sessions and their states: create, list, change, pause, resume, destroy."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torpor.client import fields
@@ -85,7 +85,7 @@ def _created_session(answer: Answer) -> Session:
 
 def list_sessions(
     *,
-    status: str | Iterable[str] | None = None,
+    status: str | None = None,
     name: str | None = None,
     search: str | None = None,
     labels: Mapping[str, str] | None = None,
@@ -95,24 +95,24 @@ def list_sessions(
     """Return sessions, the newest first, at most 200 at once: :attr:`Page.next` is the ``after`` of
     the following page.
 
-    Those that are DESTROYED or FAILED are left out unless ``status`` asks for them (``ALL`` for
-    every one). ``search`` is looked for in names and ids; ``labels`` must all be there.
+    Those that are DESTROYED or FAILED are left out unless ``status`` asks for them: one state, or
+    ``ALL``. ``search`` is looked for in names; ``labels`` must all be there.
     """
-    states = () if status is None else (status,) if isinstance(status, str) else tuple(status)
     return Call(
         "GET",
         path("sessions"),
         lambda answer: _page(answer.json()),
         query=(
-            *query(name=name, search=search, page_size=limit, page_token=after),
-            *(("status", _status(each)) for each in states),
+            *query(
+                status=None if status is None else STATUS_PREFIX + status.upper(),
+                name=name,
+                search=search,
+                page_size=limit,
+                page_token=after,
+            ),
             *(("label", f"{label}={value}") for label, value in (labels or {}).items()),
         ),
     )
-
-
-def _status(text: str) -> str:
-    return STATUS_PREFIX + text.upper().removeprefix(STATUS_PREFIX)
 
 
 def _page(said: Said) -> Page[Session]:

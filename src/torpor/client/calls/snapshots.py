@@ -6,13 +6,13 @@ from torpor.client.fields import Said
 from torpor.client.records import (
     Checkpoint,
     Forked,
-    Node,
     Page,
     RolledBack,
+    Tree,
     checkpoint,
     forked,
-    node,
     rolled_back,
+    tree,
 )
 
 
@@ -59,7 +59,7 @@ def delete_checkpoint(session: str, checkpoint: str) -> Call[None]:
 def roll_back(session: str, checkpoint: str, *, key: str | None = None) -> Call[RolledBack]:
     """Put a session back to a checkpoint; its machine of now goes only when the other one runs.
 
-    :attr:`RolledBack.not_undone` lists what happened since and has an effect outside.
+    :attr:`RolledBack.not_undone` names what happened since and has an effect outside.
     """
     return Call(
         "POST",
@@ -89,13 +89,9 @@ def fork_session(
     )
 
 
-def get_tree(session: str) -> Call[tuple[Node, ...]]:
+def get_tree(session: str) -> Call[Tree]:
     """Return all snapshots of a session; :attr:`Node.parent` makes a tree of them."""
-    return Call(
-        "GET",
-        path("sessions", session, "tree"),
-        lambda answer: fields.parts(answer.json(), "nodes", node),
-    )
+    return Call("GET", path("sessions", session, "tree"), lambda answer: tree(answer.json()))
 
 
 def _one(answer: Answer) -> Checkpoint:
