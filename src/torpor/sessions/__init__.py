@@ -1,1 +1,67 @@
-"""Sessions: machines that a team can use, over every crash."""
+"""Sessions: machines that a team can use, over every pause and every crash.
+
+sessions = await Sessions.open(database, await LocalHost.open(home, cache, report))
+session = await sessions.create(NewSession(name="first"), by)
+async with sessions.use(session.id, by) as used:
+    await used.agent.run("/bin/uname", "-a")
+"""
+
+from torpor.sessions.errors import (
+    ConflictError,
+    DestroyedError,
+    FailedError,
+    InvalidError,
+    NoRoomError,
+    NotFoundError,
+    SessionError,
+)
+from torpor.sessions.execs import Execs, Following, Paused, Ran, Resumed, Started
+from torpor.sessions.hosts import Facts, MachineHost
+from torpor.sessions.lifecycle import Defaults
+from torpor.sessions.local import LocalHost
+from torpor.sessions.model import (
+    SYSTEM,
+    Actor,
+    Changes,
+    Forked,
+    Key,
+    NewSession,
+    RolledBack,
+    Tree,
+)
+from torpor.sessions.room import RoomLimits
+from torpor.sessions.service import Sessions
+from torpor.sessions.use import InUse
+from torpor.sessions.watch import Keeping
+
+__all__ = [
+    "SYSTEM",
+    "Actor",
+    "Changes",
+    "ConflictError",
+    "Defaults",
+    "DestroyedError",
+    "Execs",
+    "Facts",
+    "FailedError",
+    "Following",
+    "Forked",
+    "InUse",
+    "InvalidError",
+    "Keeping",
+    "Key",
+    "LocalHost",
+    "MachineHost",
+    "NewSession",
+    "NoRoomError",
+    "NotFoundError",
+    "Paused",
+    "Ran",
+    "Resumed",
+    "RolledBack",
+    "RoomLimits",
+    "SessionError",
+    "Sessions",
+    "Started",
+    "Tree",
+]

@@ -64,6 +64,8 @@ class Session:
     boot_id: str | None = None
     failure: str | None = None
     last_event_at: datetime | None = None
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """What its image says of commands in it: ``env``, ``user``, ``working_dir``."""
 
 
 SnapshotKind = Literal["pause", "checkpoint", "fork", "files"]

@@ -66,10 +66,11 @@ class Exec(Flow):
         self.pid: int | None = None
 
     @classmethod
-    async def start(cls, channel: Channel, command: Command) -> "Exec":
-        """Start a command. Raises :exc:`GuestError`, for example ENOENT if there is no such
-        program."""
-        new = cls(secrets.token_hex(8))
+    async def start(cls, channel: Channel, command: Command, exec_id: str | None = None) -> "Exec":
+        """Start a command, under an id of the caller's own if it gives one: then it can find out
+        later whether it was started. Raises :exc:`GuestError`, for example ENOENT if there is no
+        such program."""
+        new = cls(exec_id or secrets.token_hex(8))
         size = command.terminal
         wanted = {
             "id": new.id,

@@ -11,7 +11,7 @@ import functools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,7 +121,11 @@ class Host:
             return self._enter(await boot(self._site, wanted, identity, uid))
 
     async def boot_files(
-        self, snapshot: str, kernel: Boot, identity: Identity | None = None
+        self,
+        snapshot: str,
+        kernel: Boot,
+        identity: Identity | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Machine:
         """Start a new machine from a snapshot's files alone, whatever made it."""
         found = await asyncio.to_thread(self.store.verify, snapshot)
@@ -133,6 +137,7 @@ class Host:
             kernel,
             snapshot=snapshot,
             generation=found.generation,
+            labels=labels or {},
         )
         return await self.boot(wanted, identity)
 
@@ -143,16 +148,19 @@ class Host:
         *,
         event: ThawEvent | None = None,
         hooks: HookLimits | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Machine:
         """Start a machine from a snapshot, as it was, or as somebody else with ``identity``.
 
-        ``event`` is what its hooks are told, ``hooks`` how long they may take. Raises
-        :exc:`VmError`, and leaves nothing behind then.
+        ``event`` is what its hooks are told, ``hooks`` how long they may take. ``labels`` say whose
+        machine it is; they are kept with it as long as it runs, over restarts of the program.
+        Raises :exc:`VmError`, and leaves nothing behind then.
         """
         if snapshot in self._committing and len(self.store.manifest(snapshot).disk) > DEEPEST:
             await self.durable(snapshot)
         with self._uid() as uid, self._cleaned():
-            return self._enter(await thaw(self._site, snapshot, identity, uid, event, hooks))
+            machine = await thaw(self._site, snapshot, identity, uid, event, hooks, labels)
+            return self._enter(machine)
 
     async def freeze(self, machine: Machine, wanted: Wanted) -> Frozen:
         """Make a snapshot; it becomes durable in the background, see :meth:`durable`.

@@ -1,7 +1,7 @@
 """What is written down of snapshots and machines, strictly read back (``docs/snapshots.md``)."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,7 +89,7 @@ class MachineRecord:
     ``memory_file`` is device and inode of the file that its memory maps. ``ready`` says that its
     agent has been woken, ``ending`` names the snapshot with which it was to stop. ``rebooting``
     says that it is being started from its disk again, ``removing`` that it was to end for good.
-    ``boots`` counts its reboots.
+    ``boots`` counts its reboots. ``labels`` are whose machine it is, in words of who started it.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -115,6 +115,7 @@ class MachineRecord:
     rebooting: bool = False
     removing: bool = False
     boots: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
 
     def uses(self) -> Iterator[str]:
         """Yield the store paths that the machine needs."""

@@ -8,7 +8,7 @@ from torpor.vm.sizes import stored_bytes
 from torpor.vm.store import Store
 
 ENDED, MACHINE = "torpor.ended", "torpor.machine"
-"""Labels of such a snapshot: why the machine ended, and its id."""
+"""Labels of such a snapshot besides the machine's own: why it ended, and its id."""
 
 
 async def keep_disk(store: Store, machine: Machine, why: str) -> Manifest:
@@ -27,7 +27,7 @@ async def keep_disk(store: Store, machine: Machine, why: str) -> Manifest:
         sizes = {name: file.stat().st_size}
     for layer in record.layers:
         store.layer(layer)  # raises if it is missing
-    labels = {ENDED: why, MACHINE: record.id}
+    labels = {**record.labels, ENDED: why, MACHINE: record.id}
     made = describe(record, new_id(), labels, None, disk, sizes, stored_bytes(objects.values()))
     partial = store.begin(made.id)
     try:

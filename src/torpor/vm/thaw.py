@@ -9,9 +9,9 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -83,6 +83,7 @@ class BootWanted:
     limits: tuple[float, ...] = BOOT_LIMITS
     snapshot: str | None = None
     generation: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 ThawEvent = Literal["create", "resume", "fork", "rollback"]
@@ -95,12 +96,13 @@ async def thaw(
     uid: int,
     event: ThawEvent | None = None,
     hooks: HookLimits | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Machine:
     """Start a machine from a snapshot with memory; it is ready when this returns.
 
     With ``identity`` it becomes another machine than the one that was frozen. ``event`` is what its
-    hooks are told, ``hooks`` how long they may take. Raises
-    :exc:`SnapshotError`, :exc:`LaunchError`, OSError.
+    hooks are told, ``hooks`` how long they may take, ``labels`` what its record says of whose it
+    is. Raises :exc:`SnapshotError`, :exc:`LaunchError`, OSError.
     """
     moments = [time.monotonic()]
     found = site.store.manifest(snapshot)
@@ -111,7 +113,7 @@ async def thaw(
     base = found.memory.base
     async with _awaited(verified), site.bases.opened(base, site.store.base(base)) as base_fd:
         disk = site.store.disk(found)
-        record = _record_of(found, disk, site, uid, base_fd)
+        record = replace(_record_of(found, disk, site, uid, base_fd), labels=dict(labels or {}))
         # 1. QEMU, stopped: memory mapped from the base, an empty layer over the disk.
         async with _launched(site, record, base_fd, None) as machine:
             # From its record on, what the machine needs is kept. So it must still have been there.
@@ -185,6 +187,7 @@ async def _boot_once(
             snapshot=wanted.snapshot,
             generation=wanted.generation,
             guest_boot_id="",
+            labels=dict(wanted.labels),
         )
         async with _launched(site, record, memory, wanted.boot) as started:
             layers = [f"layers/{layer.file_name}" for layer in (*wanted.disk, wanted.tools)]

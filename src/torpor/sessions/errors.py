@@ -1,0 +1,60 @@
+"""What can go wrong with sessions.
+
+Each error says what happened, what state things are in now, and what to do, in this order.
+"""
+
+from typing import Any
+
+
+class SessionError(Exception):
+    """The root of this package's errors. ``code`` is a word for programs, ``facts`` plain data
+    that says more of it."""
+
+    code = "session_error"
+
+    def __init__(
+        self, happened: str, *, state: str = "", todo: str = "", code: str = "", **facts: Any
+    ) -> None:
+        super().__init__(" ".join(part for part in (happened, state, todo) if part))
+        self.happened = happened
+        self.state = state
+        self.todo = todo
+        self.code = code or type(self).code
+        self.facts = facts
+
+
+class NotFoundError(SessionError):
+    """There is no such session, checkpoint or command."""
+
+    code = "not_found"
+
+
+class InvalidError(SessionError):
+    """What was asked for cannot be."""
+
+    code = "bad_request"
+
+
+class ConflictError(SessionError):
+    """It cannot be in the state that the session is in."""
+
+    code = "conflict"
+
+
+class NoRoomError(SessionError):
+    """There is not enough memory or disk now. ``facts`` has what was needed and what is free, in
+    bytes."""
+
+    code = "no_room"
+
+
+class FailedError(SessionError):
+    """It was tried and did not come about; the state says what is left."""
+
+    code = "failed"
+
+
+class DestroyedError(NotFoundError):
+    """The session has been destroyed, or is being."""
+
+    code = "destroyed"

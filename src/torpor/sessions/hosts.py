@@ -1,0 +1,164 @@
+"""The host as the control plane sees it: a small interface, and plain data across it.
+
+No path and no process id crosses it, so that a host can be another computer.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from torpor.vm import GuestAgent, Statistics
+from torpor.vm.usage import Usage
+
+SESSION, OPERATION = "torpor.session", "torpor.operation"
+"""Labels of machines and snapshots: whose they are, and which operation made them."""
+
+StartEvent = Literal["create", "resume", "fork", "rollback"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a new session starts from: the golden snapshot of an image at a size, and what the
+    image says of commands in it."""
+
+    snapshot: str
+    defaults: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Running:
+    """A machine that runs."""
+
+    id: str
+    boot_id: str
+    snapshot: str | None
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A snapshot that the host has. ``memory`` says whether it can be thawed, and is not of files
+    alone."""
+
+    id: str
+    labels: Mapping[str, str]
+    parent: str | None
+    stored_bytes: int
+    durable: bool
+    memory: bool
+
+
+@dataclass(frozen=True)
+class End:
+    """A machine that ended by itself. ``cause`` as in :class:`torpor.vm.MachineDiedError`,
+    ``files`` is the snapshot in which its disk was kept."""
+
+    machine: str
+    cause: str
+    why: str
+    files: str | None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a host is and what it has, in words and bytes. ``jail_missing`` are the parts of the
+    jail that it does not allow, each with the reason."""
+
+    name: str
+    accelerator: str
+    why: str
+    qemu: str
+    jail_missing: tuple[str, ...]
+    memory: int
+    free_memory: int
+    free_disk: int
+    stored: int
+
+
+class MachineHost(Protocol):
+    """Runs machines. Its methods raise :exc:`torpor.vm.VmError`, those that make images
+    :exc:`torpor.images.ImageError` too."""
+
+    async def image_start(
+        self, image: str, size: str, report: Callable[[str], Awaitable[None]]
+    ) -> Start:
+        """Return what a machine of an image at a size starts from; make it if it is missing, and
+        report each step in words."""
+
+    def check_image(self, image: str) -> None:
+        """Raise an error if there is no such image."""
+
+    async def start(
+        self,
+        snapshot: str,
+        labels: Mapping[str, str],
+        event: StartEvent,
+        hostname: str | None = None,
+    ) -> Running:
+        """Start a machine from a snapshot; with ``hostname`` as a new one, with an identity of its
+        own. A snapshot of files alone is booted."""
+
+    async def freeze(
+        self,
+        machine: str,
+        snapshot: str,
+        labels: Mapping[str, str],
+        *,
+        stop: bool,
+        children: int = 1,
+    ) -> Kept:
+        """Freeze a machine into a new snapshot of this id; ``stop`` ends it."""
+
+    async def end(self, machine: str) -> None:
+        """End a machine, if there is one."""
+
+    def running(self) -> dict[str, Running]:
+        """Return the machines that run, by id."""
+
+    async def agent(self, machine: str) -> GuestAgent:
+        """Return the guest agent of a machine, attached."""
+
+    def held(self, machine: str) -> str | None:
+        """Return why a machine is held at the moment (its disk is full), or None."""
+
+    async def usage(self, machine: str) -> Usage:
+        """Return what a machine uses, cheaply. Raises OSError if it is gone."""
+
+    async def statistics(self, machine: str) -> Statistics:
+        """Return all that is known of what a machine uses."""
+
+    def disk_bytes(self, machine: str) -> int:
+        """Return what the machine's own layer takes."""
+
+    def on_end(self, call: Callable[[End], None]) -> None:
+        """Call ``call`` with each machine that ends without having been asked to."""
+
+    def on_reboot(self, call: Callable[[Running], None]) -> None:
+        """Call ``call`` with each machine that was rebooted from inside and runs again."""
+
+    def ended(self) -> dict[str, End]:
+        """Return what became of machines that an earlier program had left, and that do not run."""
+
+    def kept(self) -> dict[str, Kept]:
+        """Return the snapshots that sessions have, by id: those with a label of a session."""
+
+    def found(self, snapshot: str) -> Kept | None:
+        """Return a snapshot, or None if it is gone or cannot be read."""
+
+    async def durable(self, snapshot: str) -> None:
+        """Return when a snapshot survives a power cut."""
+
+    async def verify(self, snapshot: str) -> None:
+        """Raise an error if a snapshot is not complete, or not as it was written."""
+
+    async def remove(self, snapshot: str) -> None:
+        """Remove a snapshot, if there is one, and what only it needed."""
+
+    def memory_needed(self, snapshot: str) -> int:
+        """Return the bytes of memory that a machine takes as soon as it is started from it."""
+
+    def free_memory(self) -> int:
+        """Return the bytes of memory that can be had now."""
+
+    async def facts(self) -> Facts:
+        """Return what this host is and has."""

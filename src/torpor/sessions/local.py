@@ -1,0 +1,301 @@
+"""The host that is this computer: machines of :mod:`torpor.vm`, images of :mod:`torpor.images`."""
+
+import asyncio
+import contextlib
+import os
+import platform
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from torpor.images import Maker, golden, maker, open_image
+from torpor.images.names import DEFAULT, Names
+from torpor.images.progress import Step
+from torpor.sessions.hosts import SESSION, End, Facts, Kept, Running, Start, StartEvent
+from torpor.vm import (
+    SIZES,
+    GuestAgent,
+    Host,
+    HostError,
+    Identity,
+    Machine,
+    MachineDiedError,
+    Manifest,
+    SnapshotError,
+    Statistics,
+    VmError,
+    Wanted,
+)
+from torpor.vm.manifest import DELTA
+from torpor.vm.rescue import ENDED
+from torpor.vm.shape import free_memory_bytes
+from torpor.vm.sizes import stored_bytes
+from torpor.vm.usage import Usage, outer_threads, take_usage
+
+
+class LocalHost:
+    """A :class:`torpor.sessions.hosts.MachineHost` in this process."""
+
+    def __init__(self, maker: Maker, host: Host) -> None:
+        self._maker = maker
+        self._host = host
+        self._vcpus: dict[int, frozenset[int]] = {}
+        self._asked: set[str] = set()
+        """Machines that are being ended because somebody asked for it."""
+        self._end_calls: list[Callable[[End], None]] = []
+        self._reboot_calls: list[Callable[[Running], None]] = []
+        self._golden: dict[tuple[str, str], asyncio.Lock] = {}
+        for machine in host.machines.values():
+            self._follow(machine)
+
+    @classmethod
+    async def open(cls, home: Path, cache: Path, report: Callable[[Step], None]) -> "LocalHost":
+        """Open the host whose machines are below ``home``, and adopt those that run.
+
+        Raises :exc:`torpor.vm.VmError` and :exc:`torpor.images.ImageError`.
+        """
+        made = await maker(cache, report)
+        return cls(made, await made.open_host(home))
+
+    async def close(self) -> None:
+        """Let go of the machines, which run on."""
+        await self._host.close()
+
+    # Images
+
+    async def image_start(
+        self, image: str, size: str, report: Callable[[str], Awaitable[None]]
+    ) -> Start:
+        loop = asyncio.get_running_loop()
+        said: asyncio.Queue[str] = asyncio.Queue()
+
+        def tell(step: Step) -> None:
+            loop.call_soon_threadsafe(said.put_nowait, step.name)
+
+        async def pass_on() -> None:
+            last = ""
+            while True:
+                words = await said.get()
+                if words != last:
+                    await report(words)
+                last = words
+
+        passing = asyncio.create_task(pass_on(), name="progress of an image")
+        try:
+            found = await open_image(self._maker.cache, self._host.home, image, tell)
+            lock = self._golden.setdefault((found.digest, size), asyncio.Lock())
+            async with lock:  # the store's own lock serves programs, not tasks
+                snapshot = await golden(self._maker, found, SIZES[size], tell)
+        finally:
+            passing.cancel()
+            await asyncio.gather(passing, return_exceptions=True)
+        config = found.config
+        defaults = {
+            "env": dict(config.env),
+            "user": config.user or "0",
+            "working_dir": config.working_dir,
+        }
+        return Start(snapshot, defaults)
+
+    def check_image(self, image: str) -> None:
+        if image != DEFAULT:
+            Names(self._host.home).record(image)
+
+    # Machines
+
+    async def start(
+        self,
+        snapshot: str,
+        labels: Mapping[str, str],
+        event: StartEvent,
+        hostname: str | None = None,
+    ) -> Running:
+        identity = None if hostname is None else Identity.of(hostname)
+        manifest = self._host.store.manifest(snapshot)
+        if manifest.memory is not None:
+            machine = await self._host.thaw(snapshot, identity, event=event, labels=labels)
+        else:
+            kernel = self._maker.kernels(manifest.guest)
+            if kernel is None:
+                raise HostError(
+                    f"Snapshot {snapshot} has files alone and needs kernel"
+                    f" {manifest.guest.kernel} to boot, which this host does not have.",
+                    state="Nothing was started.",
+                )
+            machine = await self._host.boot_files(snapshot, kernel, identity, labels)
+        self._follow(machine)
+        return _running(machine)
+
+    async def freeze(
+        self,
+        machine: str,
+        snapshot: str,
+        labels: Mapping[str, str],
+        *,
+        stop: bool,
+        children: int = 1,
+    ) -> Kept:
+        wanted = Wanted(
+            "stop" if stop else "run",
+            children=children,
+            id=snapshot,
+            labels=dict(labels),
+            event="pause" if stop else "fork" if children > 1 else "checkpoint",
+        )
+        found = self._machine(machine)
+        if stop:
+            self._asked.add(machine)
+        try:
+            frozen = await self._host.freeze(found, wanted)
+        except MachineDiedError as error:
+            self._tell_end(found, error)  # its end came before the freeze
+            raise
+        finally:
+            self._asked.discard(machine)
+        return self._kept(frozen.manifest)
+
+    async def end(self, machine: str) -> None:
+        found = self._host.machines.get(machine)
+        if found is not None:
+            self._asked.add(machine)
+            try:
+                await self._host.end(found)
+            finally:
+                self._asked.discard(machine)
+
+    def running(self) -> dict[str, Running]:
+        return {key: _running(machine) for key, machine in self._host.machines.items()}
+
+    async def agent(self, machine: str) -> GuestAgent:
+        return await self._machine(machine).attached()
+
+    def held(self, machine: str) -> str | None:
+        return self._machine(machine).held
+
+    def _machine(self, machine: str) -> Machine:
+        found = self._host.machines.get(machine)
+        if found is None:
+            raise MachineDiedError(f"There is no machine {machine}.")
+        return found
+
+    # What they use
+
+    async def usage(self, machine: str) -> Usage:
+        found = self._machine(machine)
+        pid = found.pid
+        if pid not in self._vcpus:
+            inner = await found.qmp.vcpu_threads()
+            self._vcpus[pid] = await asyncio.to_thread(outer_threads, pid, inner)
+        return take_usage(pid, self._vcpus[pid])
+
+    async def statistics(self, machine: str) -> Statistics:
+        return await self._machine(machine).statistics()
+
+    def disk_bytes(self, machine: str) -> int:
+        found = self._machine(machine)
+        return stored_bytes([found.directory / found.record.top.file_name])
+
+    # Their ends
+
+    def on_end(self, call: Callable[[End], None]) -> None:
+        self._end_calls.append(call)
+
+    def on_reboot(self, call: Callable[[Running], None]) -> None:
+        self._reboot_calls.append(call)
+
+    def _follow(self, machine: Machine) -> None:
+        machine.on_end(self._ended)
+        machine.on_reboot(self._rebooted)
+
+    def _ended(self, machine: Machine, why: VmError) -> None:
+        if machine.id not in self._asked:
+            self._tell_end(machine, why)
+
+    def _tell_end(self, machine: Machine, why: VmError) -> None:
+        died = why if isinstance(why, MachineDiedError) else None
+        end = End(
+            machine.id,
+            died.cause if died is not None else "",
+            str(why),
+            died.snapshot if died is not None else None,
+        )
+        for call in self._end_calls:
+            call(end)
+
+    def _rebooted(self, machine: Machine) -> None:
+        for call in self._reboot_calls:
+            call(_running(machine))
+
+    def ended(self) -> dict[str, End]:
+        return {
+            each.machine: End(each.machine, self._cause(each.snapshot), each.why, each.snapshot)
+            for each in self._host.recovered
+            if each.outcome not in ("adopted", "rebooted")
+        }
+
+    def _cause(self, files: str | None) -> str:
+        kept = self.found(files) if files is not None else None
+        return kept.labels.get(ENDED, "") if kept is not None else ""
+
+    # Snapshots
+
+    def kept(self) -> dict[str, Kept]:
+        found = (self.found(snapshot) for snapshot in self._host.store.ids())
+        return {each.id: each for each in found if each is not None and SESSION in each.labels}
+
+    def found(self, snapshot: str) -> Kept | None:
+        with contextlib.suppress(VmError, OSError):
+            return self._kept(self._host.store.manifest(snapshot))
+        return None
+
+    def _kept(self, found: Manifest) -> Kept:
+        return Kept(
+            found.id,
+            found.labels,
+            found.parent,
+            found.stored_bytes,
+            self._host.store.durable(found.id),
+            found.memory is not None,
+        )
+
+    async def durable(self, snapshot: str) -> None:
+        await self._host.durable(snapshot)
+
+    async def verify(self, snapshot: str) -> None:
+        await asyncio.to_thread(self._host.store.verify, snapshot)
+
+    async def remove(self, snapshot: str) -> None:
+        with contextlib.suppress(SnapshotError):  # it is gone already
+            await self._host.remove(snapshot)
+
+    # Room
+
+    def memory_needed(self, snapshot: str) -> int:
+        found = self._host.store.manifest(snapshot)
+        return found.sizes.get(DELTA, 0) if found.memory is not None else 0
+
+    def free_memory(self) -> int:
+        return free_memory_bytes(Path("/proc/meminfo").read_text())
+
+    async def facts(self) -> Facts:
+        accelerator = self._maker.accelerator
+        disk = os.statvfs(self._host.home)
+        return Facts(
+            name=platform.node(),
+            accelerator=accelerator.name,
+            why=accelerator.why,
+            qemu=".".join(map(str, accelerator.qemu_version)),
+            jail_missing=self._maker.jail.missing,
+            memory=_total_memory(),
+            free_memory=self.free_memory(),
+            free_disk=disk.f_bavail * disk.f_frsize,
+            stored=await asyncio.to_thread(self._host.store.stored_bytes),
+        )
+
+
+def _running(machine: Machine) -> Running:
+    record = machine.record
+    return Running(machine.id, record.guest_boot_id, record.snapshot, record.labels)
+
+
+def _total_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,193 @@
+"""What is asked of sessions, and what is answered, as plain data."""
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from torpor.sessions.errors import InvalidError, SessionError
+from torpor.store.records import Session, Snapshot
+from torpor.vm import SIZES
+
+NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+LABEL = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9._/-]{0,61}[a-zA-Z0-9])?")
+MOST_LABELS, MOST_VARIABLES, MOST_TEXT = 64, 512, 64 << 10
+LONGEST_IDLE = 30 * 24 * 3600
+MOST_CHILDREN = 64
+
+
+def now() -> datetime:
+    """Return the time, in UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who asks for something: a token's id and name, or Torpor itself."""
+
+    id: str
+    name: str
+
+
+SYSTEM = Actor("system", "torpor")
+
+
+@dataclass(frozen=True)
+class Key:
+    """An idempotency key: what is asked for twice with one ``key`` is done once. ``digest`` is that
+    of the request, so that the same key for something else is refused."""
+
+    key: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class NewSession:
+    """What a new session shall be. None stands for the server's own default."""
+
+    name: str | None = None
+    image: str | None = None
+    size: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    idle_timeout: int | None = None
+    keep_warm: bool = False
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is to be different about a session from now on; None leaves it as it is."""
+
+    name: str | None = None
+    labels: Mapping[str, str] | None = None
+    metadata: Mapping[str, Any] | None = None
+    idle_timeout: int | None = None
+    keep_warm: bool | None = None
+
+
+@dataclass(frozen=True)
+class Forked:
+    """What became of each child that was asked for, and what a fork does not undo: events since
+    its checkpoint with which the session reached beyond its machine."""
+
+    children: list[Session | SessionError]
+    not_undone: list[str]
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """A session that stands at an earlier checkpoint again, and what that did not undo."""
+
+    session: Session
+    not_undone: list[str]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The snapshots of a session, oldest first, which of them it stands on, and the sessions that
+    were forked from them."""
+
+    session: Session
+    snapshots: list[Snapshot]
+    children: list[Session]
+
+
+def new_session_id() -> str:
+    """Return an id for a session."""
+    return str(uuid.uuid4())
+
+
+def check_new(new: NewSession) -> None:
+    """Raise :exc:`InvalidError` for what no session can be."""
+    if new.name is not None:
+        check_name(new.name)
+    if new.size is not None and new.size not in SIZES:
+        raise InvalidError(
+            f"There is no size {new.size!r}.", todo=f"The sizes are {', '.join(SIZES)}."
+        )
+    check_env(new.env)
+    check_labels(new.labels)
+    check_metadata(new.metadata)
+    check_idle_timeout(new.idle_timeout)
+
+
+def check_changes(changes: Changes) -> None:
+    """Raise :exc:`InvalidError` for what no session can be changed to."""
+    if changes.name is not None:
+        check_name(changes.name)
+    if changes.labels is not None:
+        check_labels(changes.labels)
+    if changes.metadata is not None:
+        check_metadata(changes.metadata)
+    check_idle_timeout(changes.idle_timeout)
+
+
+def check_name(name: str) -> None:
+    """Raise :exc:`InvalidError` if no session can be called ``name``."""
+    if not NAME.fullmatch(name):
+        raise InvalidError(
+            f"A session cannot be called {name!r}.",
+            todo="Use 1 to 63 letters, digits, '.', '_' and '-', the first a letter or a digit.",
+        )
+    if is_session_id(name):
+        raise InvalidError(
+            f"A session cannot be called {name!r}: that is what ids look like.",
+            todo="Use another name.",
+        )
+
+
+def is_session_id(text: str) -> bool:
+    """Return whether ``text`` has the form of a session's id."""
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False
+
+
+def check_env(env: Mapping[str, str]) -> None:
+    """Raise :exc:`InvalidError` if commands cannot have these variables."""
+    _check_count(env, "env", MOST_VARIABLES)
+    for name, value in env.items():
+        if not VARIABLE.fullmatch(name) or "\0" in value:
+            raise InvalidError(
+                f"env: {name!r} cannot be a variable of commands.",
+                todo="Names are letters, digits and '_', and values have no NUL.",
+            )
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raise :exc:`InvalidError` if a session cannot have these labels."""
+    _check_count(labels, "labels", MOST_LABELS)
+    for name, value in labels.items():
+        if not LABEL.fullmatch(name) or len(value) > 255:
+            raise InvalidError(
+                f"labels: {name!r} cannot be a label.",
+                todo="Names have up to 63 letters, digits, '.', '_', '-' and '/', and begin and end"
+                " with a letter or a digit; values have up to 255 characters.",
+            )
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Raise :exc:`InvalidError` if a session cannot carry this metadata."""
+    _check_count(metadata, "metadata", MOST_VARIABLES)
+
+
+def check_idle_timeout(seconds: int | None) -> None:
+    """Raise :exc:`InvalidError` if a session cannot have this time limit, in seconds."""
+    if seconds is not None and not (seconds == 0 or 5 <= seconds <= LONGEST_IDLE):
+        raise InvalidError(
+            f"idle_timeout: {seconds} s is not possible.",
+            todo=f"Use 0 (never) or 5 to {LONGEST_IDLE} s.",
+        )
+
+
+def _check_count(things: Mapping[str, Any], what: str, most: int) -> None:
+    if len(things) > most or len(repr(dict(things))) > MOST_TEXT:
+        raise InvalidError(
+            f"{what} is too large.",
+            todo=f"At most {most} entries and {MOST_TEXT >> 10} KiB in all.",
+        )

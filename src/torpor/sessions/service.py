@@ -1,0 +1,336 @@
+"""The service: all that can be done with sessions, opened on a database and a host."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+
+from torpor.sessions.errors import ConflictError
+from torpor.sessions.events import Events
+from torpor.sessions.execs import Execs
+from torpor.sessions.hosts import Facts, MachineHost
+from torpor.sessions.lifecycle import RUNS, Defaults, Lifecycle, check_there, name_taken, no_session
+from torpor.sessions.lineage import Lineage
+from torpor.sessions.lives import Lives
+from torpor.sessions.model import (
+    SYSTEM,
+    Actor,
+    Changes,
+    Forked,
+    Key,
+    NewSession,
+    RolledBack,
+    Tree,
+    check_changes,
+)
+from torpor.sessions.operations import Operations
+from torpor.sessions.reconcile import Reconciler, Report
+from torpor.sessions.room import Room, RoomLimits
+from torpor.sessions.snapshots import Snapshots
+from torpor.sessions.tasks import Tasks
+from torpor.sessions.use import InUse, Uses
+from torpor.sessions.watch import Keeping, Watch
+from torpor.store import events as events_table
+from torpor.store import operations as operations_table
+from torpor.store import samples as samples_table
+from torpor.store import sessions as table
+from torpor.store import snapshots as snapshots_table
+from torpor.store.database import Database
+from torpor.store.errors import NameTakenError
+from torpor.store.paging import Page
+from torpor.store.records import Event, Sample, Session, Snapshot, Status
+from torpor.store.sessions import SessionQuery
+from torpor.store.ulids import Ulids
+from torpor.vm import Statistics
+
+FEWEST_CHARACTERS = 4
+"""Characters of an id by which a session can be called, if no other one's begins so."""
+
+
+class Sessions:
+    """The sessions of one server. Make it with :meth:`open`."""
+
+    def __init__(
+        self,
+        database: Database,
+        host: MachineHost,
+        ulids: Ulids,
+        defaults: Defaults,
+        limits: RoomLimits,
+        keeping: Keeping,
+    ) -> None:
+        self._database = database
+        self._host = host
+        self._tasks = Tasks()
+        self._lives = Lives()
+        self._room = Room(host, limits)
+        self.events = Events(database, ulids)
+        operations = Operations(database, self.events, ulids, self._tasks)
+        self._snapshots = Snapshots(database, host, self.events, self._tasks)
+        self._lifecycle = Lifecycle(
+            database, host, self.events, operations, self._snapshots, self._room, self._lives,
+            self._tasks, defaults,
+        )  # fmt: skip
+        self._lineage = Lineage(
+            database, host, self.events, operations, self._snapshots, self._room, self._lives,
+            self._lifecycle,
+        )  # fmt: skip
+        self._uses = Uses(database, host, self.events, self._lives, self._lifecycle, self._tasks)
+        self.execs = Execs(self._uses, self.events)
+        self._watch = Watch(
+            database, host, self.events, self._snapshots, self._room, self._lives,
+            self._lifecycle, self._tasks, keeping,
+        )  # fmt: skip
+        self._watching: asyncio.Task[None] | None = None
+        self.report = Report()
+        """What the start has found and done."""
+
+    @classmethod
+    async def open(
+        cls,
+        database: Database,
+        host: MachineHost,
+        *,
+        defaults: Defaults | None = None,
+        limits: RoomLimits | None = None,
+        keeping: Keeping | None = None,
+    ) -> "Sessions":
+        """Bring database and host together, and look after the sessions from now on."""
+        async with database.read() as conn:
+            ids = [await events_table.last_id(conn), await operations_table.last_id(conn)]
+        ulids = Ulids(max(filter(None, ids), default=None))
+        opened = cls(
+            database, host, ulids, defaults or Defaults(), limits or RoomLimits(),
+            keeping or Keeping(),
+        )  # fmt: skip
+        await opened._begin()
+        return opened
+
+    async def _begin(self) -> None:
+        self._host.on_end(self._lifecycle.ended)
+        self._host.on_reboot(self._lifecycle.rebooted)
+        reconciler = Reconciler(
+            self._database, self._host, self.events, self._snapshots, self._room,
+            self._lifecycle, self._lineage,
+        )  # fmt: skip
+        self.report = await reconciler.run()
+        self._watching = asyncio.create_task(self._watch.run(), name="watch over the sessions")
+
+    async def close(self, *, freeze: bool = False) -> None:
+        """Let go of all sessions: leave their machines running, or ``freeze`` them first, durably.
+
+        One that cannot be frozen runs on. What is under way is waited for.
+        """
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        if freeze:
+            await self._freeze_all()
+        await self._tasks.close()
+
+    async def _freeze_all(self) -> None:
+        async with self._database.read() as conn:
+            running = await table.with_status(conn, RUNS)
+        at_once = asyncio.Semaphore(4)
+
+        async def freeze(session: Session) -> None:
+            async with at_once:
+                await self._lifecycle.pause(
+                    session.id, SYSTEM, durable=True, reason="server_stop", key=None
+                )
+
+        await asyncio.gather(*map(freeze, running), return_exceptions=True)
+
+    # Finding
+
+    async def find(self, called: str) -> Session:
+        """Return a session by its id, its name, or the beginning of its id if that is no other's.
+
+        Raises :exc:`NotFoundError`, and :exc:`ConflictError` if more than one begins so.
+        """
+        async with self._database.read() as conn:
+            found = await table.get(conn, called) or await table.find(conn, called)
+            if found is not None:
+                return found
+            begins = []
+            if len(called) >= FEWEST_CHARACTERS:
+                begins = await table.beginning_with(conn, called.lower())
+        if not begins:
+            raise no_session(called)
+        if len(begins) > 1:
+            raise ConflictError(
+                f"More than one session begins with {called!r}.",
+                todo="Give more of its id, or its name.",
+                code="ambiguous",
+            )
+        return begins[0]
+
+    async def get(self, session: str) -> Session:
+        """Return a session by its id. Raises :exc:`NotFoundError`."""
+        return await self._lifecycle.get(session)
+
+    async def page(self, query: SessionQuery) -> Page[Session]:
+        """Return a page of sessions, newest first. Raises :exc:`CursorError` of the store."""
+        async with self._database.read() as conn:
+            return await table.page(conn, query)
+
+    async def counts(self) -> dict[Status, int]:
+        """Return how many sessions there are in each state."""
+        async with self._database.read() as conn:
+            return await table.counts(conn)
+
+    async def ready(self, session: str, limit: float) -> Session:
+        """Return a session once it is no longer being created, at most ``limit`` seconds from now.
+
+        Raises TimeoutError.
+        """
+        live = self._lives.of(session)
+        async with asyncio.timeout(limit):
+            while True:
+                news = live.news
+                found = await self._lifecycle.get(session)
+                if found.status is not Status.PROVISIONING:
+                    return found
+                await news.wait()
+
+    def doing(self, session: str) -> str | None:
+        """Return the operation that is under way on a session, or None."""
+        return self._lives.of(session).doing
+
+    # Changing
+
+    async def create(self, new: NewSession, by: Actor, *, key: Key | None = None) -> Session:
+        """Begin a new session; see :meth:`ready`."""
+        return await self._lifecycle.create(new, by, key)
+
+    async def update(self, session: str, by: Actor, changes: Changes) -> Session:
+        """Change what is said of a session. Raises :exc:`InvalidError`, :exc:`ConflictError`."""
+        check_changes(changes)
+        wanted = {
+            name: dict(value) if name in ("labels", "metadata") else value
+            for name, value in vars(changes).items()
+            if value is not None
+        }
+        check_there(await self._lifecycle.get(session))
+        try:
+            async with self._database.write() as conn:
+                changed = await table.update(conn, session, **wanted)
+                await self.events.append(conn, "session.updated", session, by, changes=wanted)
+        except NameTakenError as error:
+            raise name_taken(changes.name or "") from error
+        self.events.tell(session)
+        return changed
+
+    async def pause(
+        self,
+        session: str,
+        by: Actor,
+        *,
+        durable: bool = False,
+        reason: str = "manual",
+        key: Key | None = None,
+    ) -> Session:
+        """See :meth:`Lifecycle.pause`."""
+        return await self._lifecycle.pause(session, by, durable=durable, reason=reason, key=key)
+
+    async def resume(
+        self, session: str, by: Actor, *, snapshot: str | None = None, key: Key | None = None
+    ) -> Session:
+        """See :meth:`Lifecycle.resume`."""
+        return await self._lifecycle.resume(session, by, snapshot=snapshot, key=key)
+
+    async def destroy(self, session: str, by: Actor) -> None:
+        """See :meth:`Lifecycle.destroy`."""
+        await self._lifecycle.destroy(session, by)
+
+    # The snapshot tree
+
+    async def checkpoint(
+        self,
+        session: str,
+        by: Actor,
+        *,
+        label: str = "",
+        durable: bool = False,
+        key: Key | None = None,
+    ) -> Snapshot:
+        """See :meth:`Lineage.checkpoint`."""
+        return await self._lineage.checkpoint(session, by, label=label, durable=durable, key=key)
+
+    async def checkpoints(
+        self, session: str, limit: int = 50, after: str | None = None
+    ) -> tuple[Sequence[Snapshot], str | None]:
+        """See :meth:`Lineage.checkpoints`."""
+        return await self._lineage.checkpoints(session, limit, after)
+
+    async def get_checkpoint(self, session: str, checkpoint: str) -> Snapshot:
+        """See :meth:`Lineage.get_checkpoint`."""
+        return await self._lineage.get_checkpoint(session, checkpoint)
+
+    async def delete_checkpoint(self, session: str, checkpoint: str, by: Actor) -> None:
+        """See :meth:`Lineage.delete_checkpoint`."""
+        await self._lineage.delete_checkpoint(session, checkpoint, by)
+
+    async def fork(
+        self,
+        session: str,
+        by: Actor,
+        *,
+        count: int = 1,
+        checkpoint: str | None = None,
+        key: Key | None = None,
+    ) -> Forked:
+        """See :meth:`Lineage.fork`."""
+        return await self._lineage.fork(session, by, count=count, checkpoint=checkpoint, key=key)
+
+    async def rollback(
+        self, session: str, by: Actor, checkpoint: str, *, key: Key | None = None
+    ) -> RolledBack:
+        """See :meth:`Lineage.rollback`."""
+        return await self._lineage.rollback(session, by, checkpoint, key=key)
+
+    async def tree(self, session: str) -> Tree:
+        """See :meth:`Lineage.tree`."""
+        return await self._lineage.tree(session)
+
+    async def recoverable(self, session: str) -> list[Snapshot]:
+        """Return what a session could be resumed from, newest first."""
+        async with self._database.read() as conn:
+            rows = await snapshots_table.of_session(conn, session)
+        return [row for row in reversed(rows) if row.status == "READY"]
+
+    # Using
+
+    def use(self, session: str, by: Actor) -> AbstractAsyncContextManager[InUse]:
+        """See :meth:`Uses.use`."""
+        return self._uses.use(session, by)
+
+    async def open_port(self, session: str, by: Actor, port: int) -> None:
+        """Note that somebody outside connects to a port of a session."""
+        await self.events.add("port.opened", session, by, port=port)
+
+    async def statistics(self, session: str) -> Statistics:
+        """Return what a session that runs uses. Raises :exc:`ConflictError`."""
+        found = await self._lifecycle.get(session)
+        if found.status not in RUNS or found.machine is None:
+            raise ConflictError(f"Session {found.name} does not run.")
+        return await self._host.statistics(found.machine)
+
+    async def samples(
+        self, session: str, since: datetime | None = None, until: datetime | None = None
+    ) -> list[Sample]:
+        """Return what a session used, moment by moment."""
+        async with self._database.read() as conn:
+            return await samples_table.of_session(conn, session, since, until)
+
+    def follow(self, session: str | None, cursor: str | None) -> AsyncIterator[Event]:
+        """See :meth:`Events.follow`."""
+        return self.events.follow(session, cursor)
+
+    async def host(self) -> Facts:
+        """Return what the host is and has."""
+        return await self._host.facts()
+
+    def free_memory(self) -> int:
+        """Return the bytes of memory that can be promised to machines now."""
+        return self._room.free()

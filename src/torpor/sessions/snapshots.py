@@ -1,0 +1,170 @@
+"""The snapshots of sessions: noted, made durable, and removed when nothing needs them.
+
+A snapshot is needed while a session stands on it, while users may go back to it (a checkpoint of a
+session that is there), and while a failed session may be recovered from it. Removing is
+reachability, nothing else.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+from torpor.sessions.errors import FailedError
+from torpor.sessions.events import Events
+from torpor.sessions.hosts import Kept, MachineHost
+from torpor.sessions.model import SYSTEM, now
+from torpor.sessions.tasks import Tasks
+from torpor.store import events as events_table
+from torpor.store import sessions
+from torpor.store import snapshots as table
+from torpor.store.database import Database, Transaction
+from torpor.store.records import Session, Snapshot, SnapshotKind, Status
+from torpor.vm import SnapshotError, VmError
+
+logger = logging.getLogger("torpor.sessions")
+
+
+def checkpoint_id() -> str:
+    """Return a new id for a checkpoint."""
+    return f"cp_{secrets.token_hex(8)}"
+
+
+class Snapshots:
+    """The snapshots of all sessions on one host."""
+
+    def __init__(self, database: Database, host: MachineHost, events: Events, tasks: Tasks) -> None:
+        self._database = database
+        self._host = host
+        self._events = events
+        self._tasks = tasks
+        self._releasing = asyncio.Lock()
+
+    async def note(
+        self,
+        conn: Transaction,
+        session: Session,
+        kept: Kept,
+        kind: SnapshotKind,
+        *,
+        label: str = "",
+        checkpoint: str | None = None,
+    ) -> Snapshot:
+        """Note a snapshot that a session has just got: the next generation of it."""
+        snapshot = Snapshot(
+            id=kept.id,
+            session=session.id,
+            kind=kind,
+            generation=session.generation + 1,
+            created_at=now(),
+            checkpoint=checkpoint,
+            label=label,
+            parent=session.snapshot,
+            event=await self._last_event(conn, session.id),
+            stored_bytes=kept.stored_bytes,
+            durable=kept.durable,
+        )
+        await table.insert(conn, snapshot)
+        return snapshot
+
+    async def _last_event(self, conn: Transaction, session: str) -> str | None:
+        found = await events_table.before(conn, None, session, 1)
+        return found[0].id if found else None
+
+    def settle(self, snapshot: str, *superseded: str | None) -> None:
+        """Have a snapshot become durable in the background; then remove those that it supersedes,
+        if nothing else needs them."""
+        self._tasks.background(self._settle(snapshot, superseded), f"settling snapshot {snapshot}")
+
+    async def _settle(self, snapshot: str, superseded: Iterable[str | None]) -> None:
+        with contextlib.suppress(FailedError):  # it has been told, and is tried again
+            await self.durable(snapshot)
+            await self.release(*filter(None, superseded))
+
+    async def durable(self, snapshot: str) -> None:
+        """Return when a snapshot survives a power cut. Raises :exc:`FailedError`."""
+        try:
+            await self._host.durable(snapshot)
+        except (VmError, OSError) as error:
+            row = await self._row(snapshot)
+            if row is None:  # it was removed in the meantime
+                return
+            await self._events.add(
+                "snapshot.not_durable", row.session, SYSTEM, snapshot_id=snapshot, error=str(error)
+            )
+            raise FailedError(
+                f"Snapshot {snapshot} could not be made durable: {error}",
+                state="It can be resumed as long as this host stays up.",
+                todo="Free some disk space; it is tried again every minute.",
+            ) from error
+        async with self._database.write() as conn:
+            row = await table.get(conn, snapshot)
+            if row is not None and not row.durable:
+                await table.update(conn, snapshot, durable=True)
+
+    async def _row(self, snapshot: str) -> Snapshot | None:
+        async with self._database.read() as conn:
+            return await table.get(conn, snapshot)
+
+    async def release(self, *candidates: str) -> list[str]:
+        """Remove those of the snapshots that nothing needs; return their ids."""
+        released = []
+        async with self._releasing:
+            for snapshot in candidates:
+                async with self._database.read() as conn:
+                    row = await table.get(conn, snapshot)
+                    if row is None or await needed(conn, row):
+                        continue
+                # Its row goes last: after a crash in between, the next start finds it.
+                await self._remove(snapshot)
+                async with self._database.write() as conn:
+                    await table.remove(conn, snapshot)
+                released.append(snapshot)
+        return released
+
+    async def _remove(self, snapshot: str) -> None:
+        try:
+            await self._host.remove(snapshot)
+        except SnapshotError as error:
+            logger.warning("snapshot %s stays for now: %s", snapshot, error)
+
+    async def release_all_of(self, session: str) -> None:
+        """Remove those of a session's snapshots that nothing needs."""
+        async with self._database.read() as conn:
+            rows = await table.of_session(conn, session)
+        await self.release(*(row.id for row in rows))
+
+    async def tidy(self) -> None:
+        """Try again what could not be done: make durable what is not, remove what nothing needs."""
+        async with self._database.read() as conn:
+            rows = await table.of_all(conn)
+        for row in rows:
+            if not row.durable and row.status == "READY":
+                with contextlib.suppress(FailedError):
+                    await self.durable(row.id)
+        await self.release(*(row.id for row in rows))
+
+
+async def needed(conn: Transaction, row: Snapshot) -> bool:
+    """Return whether anything needs a snapshot."""
+    if await sessions.standing_on(conn, row.id):
+        return True
+    owner = await sessions.get(conn, row.session)
+    if owner is None or owner.status in (Status.DESTROYED, Status.DESTROYING):
+        return False
+    return row.checkpoint is not None or owner.status is Status.FAILED
+
+
+def described(row: Snapshot) -> dict[str, Any]:
+    """Return in plain data what a session can be recovered from."""
+    return {
+        "snapshot_id": row.id,
+        "checkpoint_id": row.checkpoint,
+        "kind": row.kind,
+        "generation": row.generation,
+        "created_at": row.created_at.isoformat(),
+        "durable": row.durable,
+        "status": row.status,
+    }

@@ -1,0 +1,170 @@
+"""The database: opened, brought to today's tables, read by many, and written by one at a time.
+
+SQLite keeps everything in one file, with a log beside it (WAL), so that those who read do not wait
+for the one who writes. Each commit is on the disk when it returns (``synchronous=FULL``).
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from sqlalchemy import URL, Connection, event, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from torpor.store import backup
+from torpor.store.errors import UrlError
+from torpor.store.migrate import migrate
+from torpor.store.trouble import told
+
+T = TypeVar("T")
+
+Transaction = AsyncConnection
+"""What :meth:`Database.read` and :meth:`Database.write` give, and what the tables' functions take."""
+BUSY_SECONDS = 10
+"""How long a writer waits for one of another program."""
+_READERS, _MORE_READERS = 4, 28  # connections that are kept, and those made when these are in use
+
+
+class Database:
+    """An open database. :meth:`open` makes one; :meth:`close` ends it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._readers = _engine(file, writes=False)
+        self._writer = _engine(file, writes=True)
+        self._writing = asyncio.Lock()
+        self._holder: asyncio.Task[Any] | None = None
+
+    @classmethod
+    async def open(cls, url: str) -> Self:
+        """Open the database at ``url`` (``sqlite:////path/of/the/file``), made if there is none.
+
+        Its tables are brought to what this version needs. Raises :exc:`UrlError`,
+        :exc:`NewerSchemaError`, :exc:`DamagedError`, and what :meth:`write` raises.
+        """
+        file = sqlite_file(url)
+        _make(file)
+        database = cls(file)
+        try:
+            async with database.write() as conn:
+                await conn.run_sync(migrate, file)
+        except BaseException:
+            await database.close()
+            raise
+        return database
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        """A connection that sees the database as it is now, until its end, and cannot write."""
+        with told(self.file):
+            async with self._readers.connect() as conn:
+                yield conn
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncConnection]:
+        """A connection whose changes are all made at the end, or, if anything is raised, none.
+
+        One at a time has it; the others wait. A commit that has begun goes to its end, also if
+        this task is cancelled meanwhile. Raises :exc:`DiskFullError`, :exc:`DiskError` and
+        :exc:`BusyError`; the database is then as it was before.
+        """
+        if self._holder is asyncio.current_task():
+            raise RuntimeError("this task is writing already, and would wait for itself")
+        async with self._writing:
+            self._holder = asyncio.current_task()
+            try:
+                with told(self.file):
+                    async with self._writer.connect() as conn:
+                        try:
+                            yield conn
+                        except BaseException:
+                            await _to_the_end(conn.rollback())
+                            raise
+                        await _to_the_end(conn.commit())
+            finally:
+                self._holder = None
+
+    async def backup(self, file: Path) -> None:
+        """Write the database as it is at one moment to ``file``, while others go on.
+
+        The copy is checked and on the disk when this returns; an older ``file`` is replaced then
+        and not before. Raises as :meth:`write` does, and OSError.
+        """
+        with told(self.file):
+            await _to_the_end(asyncio.to_thread(backup.copy, self.file, file))
+
+    async def close(self) -> None:
+        """Close all connections. The last one writes the log back into the file."""
+        await self._readers.dispose()
+        await self._writer.dispose()
+
+
+def sqlite_file(url: str) -> Path:
+    """Return the file of a database. Raises :exc:`UrlError` if the address names none."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise UrlError(
+            f"The address of the database is no URL: {url!r}.",
+            todo="Write it as sqlite:////path/of/the/file.",
+        ) from None
+    if parsed.get_backend_name() != "sqlite":
+        raise UrlError(
+            f"Torpor keeps its database in SQLite, not in {parsed.get_backend_name()}.",
+            todo="Write the address as sqlite:////path/of/the/file.",
+        )
+    if not parsed.database or parsed.database == ":memory:" or parsed.query:
+        raise UrlError(
+            f"{url!r} names no file, or more than a file.",
+            todo="Write the address as sqlite:////path/of/the/file.",
+        )
+    return Path(parsed.database).absolute()
+
+
+def _make(file: Path) -> None:
+    # SQLite gives its log the rights of the file.
+    with told(file):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        file.chmod(0o600)
+
+
+def _engine(file: Path, *, writes: bool) -> AsyncEngine:
+    engine = create_async_engine(
+        URL.create("sqlite+aiosqlite", database=str(file)),
+        pool_size=1 if writes else _READERS,
+        max_overflow=0 if writes else _MORE_READERS,
+        # Python's own idea of when a transaction begins is left out: it is said below.
+        connect_args={"timeout": BUSY_SECONDS, "isolation_level": None},
+    )
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def connected(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        if not writes:
+            cursor.execute("PRAGMA query_only=ON")
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begun(connection: Connection) -> None:
+        # A writer that begins as a reader may find later that another one was quicker, and fail.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+async def _to_the_end(work: Awaitable[T]) -> T:
+    # A commit, rollback or copy that is left half-way would go on behind its owner's back.
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise

@@ -1,0 +1,65 @@
+"""The table of events. They are only added, and removed when they are old; their ids are their
+order."""
+
+from datetime import datetime
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from torpor.store import rows
+from torpor.store.records import Event
+from torpor.store.tables import events as table
+
+
+async def append(conn: AsyncConnection, event: Event) -> None:
+    """Add an event."""
+    await conn.execute(table.insert().values(rows.values(event)))
+
+
+async def after(
+    conn: AsyncConnection, cursor: str | None, session: str | None, limit: int
+) -> list[Event]:
+    """Return at most ``limit`` events, the oldest first, that came after the one of id ``cursor``.
+
+    That one need not be there any more. ``cursor`` None: from the first that is kept; ``session``
+    None: those of all sessions, and those of none.
+    """
+    chosen = _of(session)
+    if cursor is not None:
+        chosen = chosen.where(table.c.id > cursor)
+    found = await conn.execute(chosen.order_by(table.c.id).limit(limit))
+    return [Event(**row) for row in found.mappings()]
+
+
+async def before(
+    conn: AsyncConnection, cursor: str | None, session: str | None, limit: int
+) -> list[Event]:
+    """Return the ``limit`` newest events before the one of id ``cursor``, the oldest of them first.
+
+    ``cursor`` None: the newest of all.
+    """
+    chosen = _of(session)
+    if cursor is not None:
+        chosen = chosen.where(table.c.id < cursor)
+    found = await conn.execute(chosen.order_by(table.c.id.desc()).limit(limit))
+    return [Event(**row) for row in found.mappings()][::-1]
+
+
+async def last_id(conn: AsyncConnection) -> str | None:
+    """Return the id of the newest event, or None."""
+    found: str | None = await conn.scalar(select(func.max(table.c.id)))
+    return found
+
+
+async def prune(conn: AsyncConnection, before: datetime, keep: int = 0) -> int:
+    """Remove the events before a time, except for the ``keep`` newest of all; return how many."""
+    old = table.delete().where(table.c.at < before)
+    if keep > 0:
+        newest = select(table.c.id).order_by(table.c.id.desc()).limit(1).offset(keep - 1)
+        old = old.where(table.c.id < newest.scalar_subquery())
+    return (await conn.execute(old)).rowcount
+
+
+def _of(session: str | None) -> Select[tuple[object, ...]]:
+    chosen = select(table)
+    return chosen if session is None else chosen.where(table.c.session == session)

@@ -1,0 +1,54 @@
+"""Brings a database to the tables that this version needs."""
+
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+from torpor.store.errors import DamagedError, NewerSchemaError
+
+HEAD = "0001"
+"""The newest migration. A database that has it is opened without importing Alembic."""
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def migrate(conn: Connection, file: Path) -> None:
+    """Run the migrations that are missing, in the transaction of ``conn``: all or none.
+
+    ``file`` is for words. Raises :exc:`NewerSchemaError`, and :exc:`DamagedError` if the tables
+    are not Torpor's.
+    """
+    version = _version(conn, file)
+    if version == HEAD:
+        return
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config(attributes={"connection": conn})
+    # Alembic reads a value as Python's configparser does.
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if version is not None and version not in known:
+        raise NewerSchemaError(
+            f"The database {file} was written by a newer Torpor: it is at version {version}, and "
+            f"this one knows versions up to {HEAD}.",
+            state="It was left as it is.",
+            todo="Use the newer Torpor, or restore a backup that was made before.",
+        )
+    command.upgrade(config, HEAD)
+
+
+def _version(conn: Connection, file: Path) -> str | None:
+    tables = inspect(conn).get_table_names()
+    if not tables:
+        return None
+    versions: list[str] = []
+    if "alembic_version" in tables:
+        versions = list(conn.scalars(text("SELECT version_num FROM alembic_version")))
+    if len(versions) != 1:
+        raise DamagedError(
+            f"The database {file} has tables, and they are not Torpor's.",
+            state="It was left as it is.",
+            todo="Give the server a file of its own.",
+        )
+    return versions[0]

@@ -1,0 +1,83 @@
+"""The table of operations: each is noted before it begins, and ends once."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from torpor.store import rows
+from torpor.store.errors import KeyUsedError
+from torpor.store.records import Operation, OperationState
+from torpor.store.tables import operations as table
+
+
+async def begin(conn: AsyncConnection, operation: Operation) -> None:
+    """Note an operation. Raises :exc:`KeyUsedError` if its actor has used its key before."""
+    try:
+        # In a savepoint: an error of one statement must not end the transaction around it.
+        async with conn.begin_nested():
+            await conn.execute(table.insert().values(rows.values(operation)))
+    except IntegrityError:
+        if operation.key is not None:
+            first = await by_key(conn, operation.actor, operation.key)
+            if first is not None:
+                raise KeyUsedError(operation.key, first.id) from None
+        raise
+
+
+async def get(conn: AsyncConnection, operation: str) -> Operation | None:
+    """Return the operation of this id, or None."""
+    return await rows.one(conn, Operation, table, operation)
+
+
+async def finish(
+    conn: AsyncConnection,
+    operation: str,
+    state: OperationState,
+    result: dict[str, Any] | None = None,
+    error: str | None = None,
+) -> Operation:
+    """Note how an operation ended, and return it as it is then.
+
+    Raises :exc:`KeyError` if none of this id is under way: the first end that is noted stays.
+    """
+    found = await get(conn, operation)
+    if found is None or found.ended_at is not None:
+        raise KeyError(operation)
+    changes = {"state": state, "result": result or {}, "error": error, "ended_at": rows.now()}
+    return await rows.changed(conn, Operation, table, operation, changes)
+
+
+async def by_key(conn: AsyncConnection, actor: str, key: str) -> Operation | None:
+    """Return the operation that an actor asked for with this idempotency key, or None."""
+    chosen = select(table).where(table.c.actor == actor, table.c.key == key)
+    row = (await conn.execute(chosen)).mappings().first()
+    return None if row is None else Operation(**row)
+
+
+async def free_key(conn: AsyncConnection, operation: str) -> None:
+    """Let the idempotency key of an operation that came to nothing be used for another one."""
+    await rows.changed(conn, Operation, table, operation, {"key": None})
+
+
+async def unfinished(conn: AsyncConnection) -> list[Operation]:
+    """Return the operations of which no end is noted, the oldest first."""
+    chosen = select(table).where(table.c.ended_at.is_(None))
+    found = await conn.execute(chosen.order_by(table.c.id))
+    return [Operation(**row) for row in found.mappings()]
+
+
+async def last_id(conn: AsyncConnection) -> str | None:
+    """Return the id of the newest operation, or None."""
+    found: str | None = await conn.scalar(select(func.max(table.c.id)))
+    return found
+
+
+async def prune(conn: AsyncConnection, before: datetime) -> int:
+    """Remove the operations that ended before a time; return how many.
+
+    Their idempotency keys are free again.
+    """
+    return (await conn.execute(table.delete().where(table.c.ended_at < before))).rowcount

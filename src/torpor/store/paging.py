@@ -1,0 +1,52 @@
+"""Pages of a list, newest first: each goes on after the last row of the one before.
+
+The place is a time and an id and not a count, so rows that come or go meanwhile shift nothing.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import RowMapping, Select, Table, literal, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from torpor.store.columns import Moment, microseconds, moment
+from torpor.store.errors import CursorError
+
+T = TypeVar("T")
+_CURSOR = re.compile(r"(\d{1,17})-([\x21-\x7e]{1,200})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """Some items of a list. ``next_cursor`` is where the next page begins; None: there is none."""
+
+    items: list[T]
+    next_cursor: str | None
+
+
+async def newest_first(
+    conn: AsyncConnection, chosen: Select[Any], table: Table, limit: int, after: str | None
+) -> tuple[Sequence[RowMapping], str | None]:
+    """Return at most ``limit`` of the chosen rows, and the cursor of the next page or None.
+
+    Raises :exc:`CursorError` if ``after`` is not such a cursor.
+    """
+    if limit < 1:
+        raise ValueError(f"a page has at least one item, not {limit}")
+    place = tuple_(table.c.created_at, table.c.id)
+    if after is not None:
+        match = _CURSOR.fullmatch(after)
+        if not match:
+            raise CursorError(after)
+        chosen = chosen.where(
+            place < tuple_(literal(moment(int(match[1])), Moment), literal(match[2]))
+        )
+    # One more than asked for tells whether there is a next page.
+    ordered = chosen.order_by(table.c.created_at.desc(), table.c.id.desc()).limit(limit + 1)
+    rows = (await conn.execute(ordered)).mappings().all()
+    if len(rows) <= limit:
+        return rows, None
+    last = rows[limit - 1]
+    return rows[:limit], f"{microseconds(last['created_at'])}-{last['id']}"

@@ -1,0 +1,177 @@
+"""The table of sessions. They stay when they are destroyed, as history."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from torpor.store import rows
+from torpor.store.errors import NameTakenError
+from torpor.store.paging import Page, newest_first
+from torpor.store.records import Session, Status
+from torpor.store.tables import NAMELESS, session_labels
+from torpor.store.tables import sessions as table
+
+
+@dataclass(frozen=True)
+class SessionQuery:
+    """Which sessions are asked for; what is None or empty does not choose.
+
+    ``after`` is the ``next_cursor`` of the page before. ``name`` is that of the one session that
+    holds it, ``search`` a part of names; neither looks at case. Each label must be there with that
+    value.
+    """
+
+    limit: int = 50
+    after: str | None = None
+    statuses: frozenset[Status] | None = None
+    name: str | None = None
+    search: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+async def insert(conn: AsyncConnection, session: Session) -> None:
+    """Add a session. Raises :exc:`NameTakenError`."""
+    try:
+        # In a savepoint: an error of one statement must not end the transaction around it.
+        async with conn.begin_nested():
+            await conn.execute(table.insert().values(rows.values(session)))
+    except IntegrityError:
+        await _refuse_taken_name(conn, session)
+        raise
+    await _add_labels(conn, session)
+
+
+async def get(conn: AsyncConnection, session: str) -> Session | None:
+    """Return the session of this id, or None."""
+    return await rows.one(conn, Session, table, session)
+
+
+async def find(conn: AsyncConnection, name: str) -> Session | None:
+    """Return the session that holds this name, whatever its case, or None.
+
+    Those that are destroyed or failed hold none any more.
+    """
+    row = (await conn.execute(select(table).where(*_holds(name)))).mappings().first()
+    return None if row is None else Session(**row)
+
+
+async def beginning_with(conn: AsyncConnection, prefix: str, limit: int = 2) -> list[Session]:
+    """Return the sessions, at most ``limit``, whose ids begin so; those destroyed are left out."""
+    chosen = select(table).where(
+        table.c.id.startswith(prefix, autoescape=True), table.c.status != Status.DESTROYED
+    )
+    found = await conn.execute(chosen.order_by(table.c.id).limit(limit))
+    return [Session(**row) for row in found.mappings()]
+
+
+async def update(conn: AsyncConnection, session: str, **changes: Any) -> Session:
+    """Change fields of a session, and return it as it is then; ``updated_at`` is set to now.
+
+    Raises :exc:`KeyError` if there is none, and :exc:`NameTakenError`.
+    """
+    changes = {"updated_at": rows.now(), **changes}
+    if not changes.keys() & {"name", "status"}:
+        new = await rows.changed(conn, Session, table, session, changes)
+    else:
+        try:
+            async with conn.begin_nested():
+                new = await rows.changed(conn, Session, table, session, changes)
+        except IntegrityError:
+            old = await get(conn, session)
+            await _refuse_taken_name(conn, old, changes.get("name"))
+            raise
+    if "labels" in changes:
+        labelled = session_labels.c.session == session
+        await conn.execute(session_labels.delete().where(labelled))
+        await _add_labels(conn, new)
+    return new
+
+
+async def page(conn: AsyncConnection, query: SessionQuery) -> Page[Session]:
+    """Return some of the sessions that are asked for, newest first. Raises :exc:`CursorError`."""
+    chosen = select(table)
+    if query.statuses is not None:
+        chosen = chosen.where(table.c.status.in_(query.statuses))
+    if query.name is not None:
+        chosen = chosen.where(*_holds(query.name))
+    if query.search:
+        chosen = chosen.where(table.c.name.icontains(query.search, autoescape=True))
+    for key, value in query.labels.items():
+        labelled = select(session_labels.c.session).where(
+            session_labels.c.key == key, session_labels.c.value == value
+        )
+        chosen = chosen.where(table.c.id.in_(labelled))
+    found, cursor = await newest_first(conn, chosen, table, query.limit, query.after)
+    return Page([Session(**row) for row in found], cursor)
+
+
+async def live(conn: AsyncConnection) -> list[Session]:
+    """Return all sessions that are not destroyed, the oldest first."""
+    kept = [status for status in Status if status is not Status.DESTROYED]
+    chosen = select(table).where(table.c.status.in_(kept))
+    found = await conn.execute(chosen.order_by(table.c.created_at, table.c.id))
+    return [Session(**row) for row in found.mappings()]
+
+
+async def of_machine(conn: AsyncConnection, machine: str) -> Session | None:
+    """Return the session that this machine runs, or None."""
+    row = (await conn.execute(select(table).where(table.c.machine == machine))).mappings().first()
+    return None if row is None else Session(**row)
+
+
+async def standing_on(conn: AsyncConnection, snapshot: str) -> bool:
+    """Return whether any session stands on this snapshot: would be resumed or started from it."""
+    chosen = select(table.c.id).where(
+        table.c.snapshot == snapshot, table.c.status != Status.DESTROYED
+    )
+    return (await conn.execute(chosen.limit(1))).first() is not None
+
+
+async def children(conn: AsyncConnection, session: str) -> list[Session]:
+    """Return the sessions that were forked from one, the oldest first, destroyed ones too."""
+    chosen = select(table).where(table.c.parent == session)
+    found = await conn.execute(chosen.order_by(table.c.created_at, table.c.id))
+    return [Session(**row) for row in found.mappings()]
+
+
+async def with_status(conn: AsyncConnection, statuses: Collection[Status]) -> list[Session]:
+    """Return the sessions in one of these states, the oldest first."""
+    chosen = select(table).where(table.c.status.in_(statuses))
+    found = await conn.execute(chosen.order_by(table.c.created_at, table.c.id))
+    return [Session(**row) for row in found.mappings()]
+
+
+async def counts(conn: AsyncConnection) -> dict[Status, int]:
+    """Return how many sessions there are in each status, those with none included."""
+    found = await conn.execute(select(table.c.status, func.count()).group_by(table.c.status))
+    counted = {status: count for status, count in found}
+    return {status: counted.get(status, 0) for status in Status}
+
+
+def _holds(name: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return func.lower(table.c.name) == func.lower(name), table.c.status.not_in(NAMELESS)
+
+
+async def _refuse_taken_name(
+    conn: AsyncConnection, session: Session | None, name: str | None = None
+) -> None:
+    if session is not None:
+        wanted = name if name is not None else session.name
+        holder = await find(conn, wanted)
+        if holder is not None and holder.id != session.id:
+            raise NameTakenError(wanted, holder.id) from None
+
+
+async def _add_labels(conn: AsyncConnection, session: Session) -> None:
+    if session.labels:
+        await conn.execute(
+            session_labels.insert(),
+            [
+                {"session": session.id, "key": key, "value": value}
+                for key, value in session.labels.items()
+            ],
+        )

@@ -1,0 +1,79 @@
+"""The table of snapshots: which there are of each session, and which came from which."""
+
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from torpor.store import rows
+from torpor.store.paging import Page, newest_first
+from torpor.store.records import Snapshot
+from torpor.store.tables import snapshots as table
+
+
+async def insert(conn: AsyncConnection, snapshot: Snapshot) -> None:
+    """Add a snapshot."""
+    await conn.execute(table.insert().values(rows.values(snapshot)))
+
+
+async def get(conn: AsyncConnection, snapshot: str) -> Snapshot | None:
+    """Return the snapshot of this id, or None."""
+    return await rows.one(conn, Snapshot, table, snapshot)
+
+
+async def by_checkpoint(conn: AsyncConnection, session: str, checkpoint: str) -> Snapshot | None:
+    """Return the snapshot of a session that is known as this checkpoint, or None."""
+    chosen = select(table).where(table.c.session == session, table.c.checkpoint == checkpoint)
+    row = (await conn.execute(chosen)).mappings().first()
+    return None if row is None else Snapshot(**row)
+
+
+async def update(conn: AsyncConnection, snapshot: str, **changes: Any) -> Snapshot:
+    """Change fields of a snapshot, and return it as it is then. Raises :exc:`KeyError`."""
+    return await rows.changed(conn, Snapshot, table, snapshot, changes)
+
+
+async def remove(conn: AsyncConnection, snapshot: str) -> bool:
+    """Remove a snapshot; those that came from it get its parent. Return whether there was one."""
+    found = await get(conn, snapshot)
+    if found is None:
+        return False
+    children = table.c.parent == snapshot
+    await conn.execute(table.update().where(children).values(parent=found.parent))
+    await conn.execute(table.delete().where(table.c.id == snapshot))
+    return True
+
+
+async def of_session(conn: AsyncConnection, session: str) -> list[Snapshot]:
+    """Return all snapshots of a session, the oldest first."""
+    chosen = select(table).where(table.c.session == session)
+    found = await conn.execute(chosen.order_by(table.c.created_at, table.c.id))
+    return [Snapshot(**row) for row in found.mappings()]
+
+
+async def of_all(conn: AsyncConnection) -> list[Snapshot]:
+    """Return the snapshots of all sessions, the oldest first."""
+    found = await conn.execute(select(table).order_by(table.c.created_at, table.c.id))
+    return [Snapshot(**row) for row in found.mappings()]
+
+
+async def stored_bytes(conn: AsyncConnection) -> dict[str, int]:
+    """Return what the snapshots of each session take, in bytes."""
+    chosen = select(table.c.session, func.sum(table.c.stored_bytes)).group_by(table.c.session)
+    return {session: int(stored) for session, stored in await conn.execute(chosen)}
+
+
+async def page(
+    conn: AsyncConnection, session: str, limit: int, after: str | None = None
+) -> Page[Snapshot]:
+    """Return some of the snapshots that a session's users know as checkpoints, newest first.
+
+    ``after`` is the ``next_cursor`` of the page before. Raises :exc:`CursorError`.
+    """
+    chosen = select(table).where(
+        table.c.session == session,
+        table.c.kind.in_(("checkpoint", "fork")),
+        table.c.checkpoint.is_not(None),
+    )
+    found, cursor = await newest_first(conn, chosen, table, limit, after)
+    return Page([Snapshot(**row) for row in found], cursor)

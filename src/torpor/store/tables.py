@@ -1,0 +1,173 @@
+"""The tables: one for each record of ``records.py``, with a column of the same name for each field.
+
+What stands here is what the newest migration leaves; a test compares them.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+)
+
+from torpor.store.columns import Document, Moment, StatusWord
+from torpor.store.records import Status
+
+NAMELESS = (Status.DESTROYED, Status.FAILED)
+"""The statuses in which a session has given up its name to whoever wants it."""
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("status", StatusWord, nullable=False),
+    Column("image", Text, nullable=False),
+    Column("size", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Column("used_at", Moment, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("env", Document, nullable=False),
+    Column("labels", Document, nullable=False),
+    Column("metadata", Document, nullable=False),
+    Column("idle_timeout", BigInteger),
+    Column("keep_warm", Boolean, nullable=False),
+    Column("pause_reason", Text),
+    Column("parent", Text, ForeignKey("sessions.id")),
+    Column("fork_id", Text),
+    Column("forked_from", Text),
+    Column("machine", Text),
+    Column("snapshot", Text),
+    Column("boot_id", Text),
+    Column("failure", Text),
+    Column("last_event_at", Moment),
+    Column("defaults", Document, nullable=False),
+)
+Index("ix_sessions_created_at_id", sessions.c.created_at, sessions.c.id)
+Index("ix_sessions_status_created_at_id", sessions.c.status, sessions.c.created_at, sessions.c.id)
+_named = sessions.c.status.not_in(NAMELESS)
+Index(
+    "uq_sessions_held_name",
+    func.lower(sessions.c.name),
+    unique=True,
+    sqlite_where=_named,
+    postgresql_where=_named,
+)
+
+session_labels = Table(
+    "session_labels",
+    metadata,
+    Column("session", Text, ForeignKey("sessions.id"), primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""The labels of ``sessions`` once more, to find sessions by them; written with each change."""
+Index(
+    "ix_session_labels_key_value_session",
+    session_labels.c.key,
+    session_labels.c.value,
+    session_labels.c.session,
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("session", Text, ForeignKey("sessions.id"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("checkpoint", Text, unique=True),
+    Column("label", Text, nullable=False),
+    Column("parent", Text, index=True),
+    Column("event", Text),
+    Column("error", Text),
+    Column("stored_bytes", BigInteger, nullable=False),
+    Column("durable", Boolean, nullable=False),
+)
+Index(
+    "ix_snapshots_session_created_at_id",
+    snapshots.c.session,
+    snapshots.c.created_at,
+    snapshots.c.id,
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("type", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("session", Text),
+    Column("actor", Text),
+    Column("data", Document, nullable=False),
+    sqlite_with_rowid=False,
+)
+Index("ix_events_session_id", events.c.session, events.c.id)
+
+operations = Table(
+    "operations",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("started_at", Moment, nullable=False),
+    Column("session", Text),
+    Column("state", Text, nullable=False),
+    Column("key", Text),
+    Column("digest", Text),
+    Column("plan", Document, nullable=False),
+    Column("result", Document, nullable=False),
+    Column("error", Text),
+    Column("ended_at", Moment, index=True),
+    UniqueConstraint("actor", "key"),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment),
+    Column("used_at", Moment),
+    Column("revoked_at", Moment),
+)
+
+samples = Table(
+    "samples",
+    metadata,
+    Column("session", Text, ForeignKey("sessions.id"), primary_key=True),
+    Column("at", Moment, primary_key=True),
+    Column("machine", Text),
+    Column("vcpu", Float, nullable=False),
+    Column("waited", Float, nullable=False),
+    Column("emulator", Float, nullable=False),
+    Column("resident", BigInteger, nullable=False),
+    Column("private", BigInteger, nullable=False),
+    Column("stored", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
