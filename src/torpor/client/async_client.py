@@ -12,14 +12,14 @@ import httpx
 from torpor.client import transport
 from torpor.client.call import Answer, Call
 from torpor.client.calls import execs, files, service, sessions, snapshots
-from torpor.client.errors import UnreachableError, api_error
+from torpor.client.errors import ClientError, UnreachableError, api_error
 from torpor.client.following import Following, change_of
 from torpor.client.machine_records import FileChange
 from torpor.client.methods import async_method, async_pieces_method
 from torpor.client.records import Event
 from torpor.client.sse import Frames
 from torpor.client.target import target
-from torpor.client.tries import Outage, Patience, Tries
+from torpor.client.tries import Outage, Patience, Tries, passes
 
 if TYPE_CHECKING:  # few calls need them, and each start would wait for websockets
     from torpor.client.async_streams import AsyncExecStream, AsyncPortStream
@@ -42,11 +42,10 @@ class AsyncClient:
         token: str | None = None,
         *,
         patience: Patience | None = None,
-        transport_: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.target = target(url, token)
         self._patience = patience or Patience()
-        self._http = httpx.AsyncClient(transport=transport_, **transport.settings(self.target))
+        self._http = httpx.AsyncClient(**transport.settings(self.target))
 
     create_session = async_method(sessions.create_session)
     create_session_from_manifest = async_method(sessions.create_session_from_manifest)
@@ -147,9 +146,11 @@ class AsyncClient:
                             yield event
                 if not follow or following.over:
                     return
-                lost = UnreachableError(self.target.url, "it was closed", sent=True)
-            except UnreachableError as error:
+                raise UnreachableError(self.target.url, "it was closed", sent=True)
+            except ClientError as error:
                 lost = error
+                if not passes(error):
+                    raise
             wait = outage.wait(time.monotonic())
             if wait is None:
                 raise lost

@@ -21,7 +21,7 @@ from torpor.client.exec_stream import (
 )
 from torpor.client.machine_records import Terminal
 from torpor.client.target import Target
-from torpor.client.tries import Outage
+from torpor.client.tries import Outage, passes
 
 
 class AsyncExecStream:
@@ -88,7 +88,7 @@ class AsyncExecStream:
                 return await self._open()
             except ClientError as error:
                 failed = error
-                if not sockets.passes(error):
+                if not passes(error):
                     break
         raise failed
 

@@ -10,14 +10,14 @@ import httpx
 from torpor.client import transport
 from torpor.client.call import Answer, Call
 from torpor.client.calls import execs, files, service, sessions, snapshots
-from torpor.client.errors import UnreachableError, api_error
+from torpor.client.errors import ClientError, UnreachableError, api_error
 from torpor.client.following import Following, change_of
 from torpor.client.machine_records import FileChange
 from torpor.client.methods import method, pieces_method
 from torpor.client.records import Event
 from torpor.client.sse import Frames
 from torpor.client.target import target
-from torpor.client.tries import Outage, Patience, Tries
+from torpor.client.tries import Outage, Patience, Tries, passes
 
 if TYPE_CHECKING:  # few calls need them, and each start would wait for websockets
     from torpor.client.streams import ExecStream, PortStream
@@ -40,11 +40,10 @@ class Client:
         token: str | None = None,
         *,
         patience: Patience | None = None,
-        transport_: httpx.BaseTransport | None = None,
     ) -> None:
         self.target = target(url, token)
         self._patience = patience or Patience()
-        self._http = httpx.Client(transport=transport_, **transport.settings(self.target))
+        self._http = httpx.Client(**transport.settings(self.target))
 
     create_session = method(sessions.create_session)
     create_session_from_manifest = method(sessions.create_session_from_manifest)
@@ -142,9 +141,11 @@ class Client:
                     yield from following.take(piece)
                 if not follow or following.over:
                     return
-                lost = UnreachableError(self.target.url, "it was closed", sent=True)
-            except UnreachableError as error:
+                raise UnreachableError(self.target.url, "it was closed", sent=True)
+            except ClientError as error:
                 lost = error
+                if not passes(error):
+                    raise
             wait = outage.wait(time.monotonic())
             if wait is None:
                 raise lost

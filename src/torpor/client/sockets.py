@@ -65,9 +65,3 @@ def ended(error: ConnectionClosed, url: str) -> bytes:
     if error.rcvd is None or error.rcvd.code not in (1000, 1001):
         raise UnreachableError(url, said(error), sent=True) from error
     return b""
-
-
-def passes(error: ClientError) -> bool:
-    """Whether what kept a stream from being opened may be over soon."""
-    status = getattr(error, "status", None)
-    return isinstance(error, UnreachableError) or status in (429, 502, 503, 504)

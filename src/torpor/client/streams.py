@@ -21,7 +21,7 @@ from torpor.client.exec_stream import (
 )
 from torpor.client.machine_records import Terminal
 from torpor.client.target import Target
-from torpor.client.tries import Outage
+from torpor.client.tries import Outage, passes
 
 
 class ExecStream:
@@ -86,7 +86,7 @@ class ExecStream:
                 return self._open()
             except ClientError as error:
                 failed = error
-                if not sockets.passes(error):
+                if not passes(error):
                     break
         raise failed
 
@@ -208,7 +208,9 @@ class PortStream:
 
 def _open(target: Target, where: str) -> ClientConnection:
     try:
-        found: ClientConnection = connect(target.websocket(where), **sockets.settings(target))
+        opened = connect(target.websocket(where), **sockets.settings(target))
+        # It is to be a context, says websockets 17; ours lives in another one.
+        found: ClientConnection = opened.__enter__()
     except (OSError, InvalidHandshake, ConnectionClosed) as error:
         raise sockets.refusal(error, target.url) from error
     return found

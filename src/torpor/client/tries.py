@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from torpor.client.call import Answer, Call
-from torpor.client.errors import TimedOutError, UnreachableError, api_error
+from torpor.client.errors import (
+    ApiError,
+    ClientError,
+    TimedOutError,
+    UnreachableError,
+    api_error,
+)
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
@@ -84,6 +90,13 @@ class Outage:
     def found(self) -> None:
         """There it is again; the next loss is another one."""
         self._attempts, self._since = 0, None
+
+
+def passes(error: ClientError) -> bool:
+    """Whether what kept a stream from being opened may be over soon."""
+    if isinstance(error, ApiError):
+        return error.status in (429, 502, 503, 504)
+    return isinstance(error, UnreachableError)
 
 
 def pause_before(attempt: int) -> float:
