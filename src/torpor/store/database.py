@@ -18,12 +18,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from torpor.store import backup
 from torpor.store.errors import UrlError
 from torpor.store.migrate import migrate
-from torpor.store.trouble import told
+from torpor.store.trouble import told, told_of_system
 
 T = TypeVar("T")
 
 Transaction = AsyncConnection
-"""What :meth:`Database.read` and :meth:`Database.write` give, and what the tables' functions take."""
+"""What :meth:`Database.read` and :meth:`Database.write` give, and each table's functions take."""
+
 BUSY_SECONDS = 10
 """How long a writer waits for one of another program."""
 _READERS, _MORE_READERS = 4, 28  # connections that are kept, and those made when these are in use
@@ -58,14 +59,14 @@ class Database:
         return database
 
     @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
+    async def read(self) -> AsyncIterator[Transaction]:
         """A connection that sees the database as it is now, until its end, and cannot write."""
         with told(self.file):
             async with self._readers.connect() as conn:
                 yield conn
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
+    async def write(self) -> AsyncIterator[Transaction]:
         """A connection whose changes are all made at the end, or, if anything is raised, none.
 
         One at a time has it; the others wait. A commit that has begun goes to its end, also if
@@ -92,10 +93,9 @@ class Database:
         """Write the database as it is at one moment to ``file``, while others go on.
 
         The copy is checked and on the disk when this returns; an older ``file`` is replaced then
-        and not before. Raises as :meth:`write` does, and OSError.
+        and not before. Raises :exc:`DiskFullError`, :exc:`DiskError` and :exc:`DamagedError`.
         """
-        with told(self.file):
-            await _to_the_end(asyncio.to_thread(backup.copy, self.file, file))
+        await _to_the_end(asyncio.to_thread(backup.copy, self.file, file))
 
     async def close(self) -> None:
         """Close all connections. The last one writes the log back into the file."""
@@ -127,7 +127,7 @@ def sqlite_file(url: str) -> Path:
 
 def _make(file: Path) -> None:
     # SQLite gives its log the rights of the file.
-    with told(file):
+    with told_of_system(file):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         file.chmod(0o600)

@@ -148,7 +148,7 @@ async def with_status(conn: AsyncConnection, statuses: Collection[Status]) -> li
 async def counts(conn: AsyncConnection) -> dict[Status, int]:
     """Return how many sessions there are in each status, those with none included."""
     found = await conn.execute(select(table.c.status, func.count()).group_by(table.c.status))
-    counted = {status: count for status, count in found}
+    counted = dict(found.all())
     return {status: counted.get(status, 0) for status in Status}
 
 
