@@ -45,6 +45,7 @@ RESOURCES: Sequence[ModuleType] = (
     sessions,
     checkpoints,
     execs,
+    following,
     events,
     files,
     archives,
@@ -68,8 +69,6 @@ ERRORS: tuple[type[Exception], ...] = (
 )
 """What :func:`torpor.api.errors.problem_of` may know how to answer."""
 
-assert following.routes is execs.routes  # it adds to them
-
 
 def create_app(
     service: Sessions, bearers: Bearers | None, settings: Settings, metrics: Metrics | None = None
@@ -87,7 +86,7 @@ def create_app(
         openapi_tags=[
             {"name": each.routes.tags[0], "description": _first_line(each)}
             for each in RESOURCES
-            if each not in (archives, figures, document)
+            if each not in (following, archives, figures, document)
         ],
     )
     parts = Parts(service, bearers, settings, metrics or Metrics())

@@ -79,7 +79,9 @@ async def write_archive(
     user: User = "0",
     owner: Annotated[
         str | None,
-        Query(description="Give all of it to this `user` or `user:group`; else as the archive says."),
+        Query(
+            description="Give all of it to this `user` or `user:group`; else as the archive says."
+        ),
     ] = None,
     parents: Parents = False,
 ) -> Unpacked:

@@ -131,7 +131,7 @@ def read_yaml(data: bytes) -> Document:
 
 
 def _check_event(event: yaml.Event) -> None:
-    line = event.start_mark.line + 1
+    line = event.start_mark.line + 1 if event.start_mark else 0
     if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
         raise _wrong(f"anchors and aliases are not read (line {line})")
     if getattr(event, "tag", None):
@@ -157,7 +157,7 @@ class _YamlReader:
             return [self._read(each, (*place, n)) for n, each in enumerate(node.value)]
         if place and place[0] in TEXTS:
             return node.value
-        return self._loader.construct_object(node)  # type: ignore[no-untyped-call]
+        return self._loader.construct_object(node)
 
     def _read_mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
         found: dict[str, Any] = {}

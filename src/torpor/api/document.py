@@ -4,10 +4,13 @@ import html
 from typing import Any
 
 from fastapi import FastAPI, Response
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.openapi.utils import get_openapi
+from fastapi.params import Query
 from fastapi.routing import APIWebSocketRoute
 from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 from torpor.api.permissions import GRANTED, Permission, needs, needs_of
 from torpor.api.routes import errors, open_router
@@ -27,6 +30,9 @@ DigitalOcean's Managed Agents, so its clients work here by changing the endpoint
 """
 APART: tuple[type, ...] = (NewSessionBody, EventBody, WatchEvent)
 """Bodies that no route names by itself: read from YAML too, or the data of events."""
+
+
+_TYPES: dict[object, str] = {int: "integer", bool: "boolean"}
 
 
 def document(app: FastAPI) -> dict[str, Any]:
@@ -69,28 +75,16 @@ def _add_sockets(made: dict[str, Any], app: FastAPI) -> None:
     for route in app.routes:
         if not isinstance(route, APIWebSocketRoute):
             continue
-        flat = route.dependant
-        where = [(each, "path") for each in flat.path_params]
-        where += [(each, "query") for each in flat.query_params]
         parameters = [
             {
-                "name": field.alias,
-                "in": place,
-                "required": place == "path",
-                "schema": {"type": "integer" if field.alias in ("port", "seq") else "string"},
+                "name": each.alias,
+                "in": "query" if isinstance(each.field_info, Query) else "path",
+                "required": each.field_info.is_required(),
+                "description": each.field_info.description or each.alias,
+                "schema": {"type": _TYPES.get(each.field_info.annotation, "string")},
             }
-            for field, place in where
+            for each in get_flat_params(route.dependant)
         ]
-        if "{session_id}" in route.path:
-            parameters.insert(
-                0,
-                {
-                    "name": "session_id",
-                    "in": "path",
-                    "required": True,
-                    "schema": {"type": "string"},
-                },
-            )
         responses: dict[str, Any] = {"101": {"description": "The WebSocket is open."}}
         for status, described in errors(400, 401, 403, 404, 409, 429, 502, 503).items():
             content = described["content"]["application/json"]
@@ -135,14 +129,10 @@ def _add_security(made: dict[str, Any], app: FastAPI) -> None:
             operation["x-torpor-roles"] = roles
 
 
-@routes.get(
-    "/openapi.json", response_class=Response, summary="Read this document", include_in_schema=True
-)
+@routes.get("/openapi.json", summary="Read this document")
 @needs(Permission.NONE)
-async def get_document(request: Request) -> Any:
+async def get_document(request: Request) -> JSONResponse:
     """Torpor: read the OpenAPI document. Needs no token."""
-    from starlette.responses import JSONResponse
-
     return JSONResponse(document(request.app))
 
 

@@ -76,11 +76,15 @@ class RefusedError(HTTPException):
 
 
 def refused(
-    status: int, id: str, message: str, todo: str = "", **headers: str  # noqa: A002
+    status: int,
+    word: str,
+    message: str,
+    todo: str = "",
+    **headers: str,
 ) -> RefusedError:
     """Return the error for a request that is not even looked into."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return RefusedError(Problem(status, id, message, todo=todo, headers=named))
+    return RefusedError(Problem(status, word, message, todo=todo, headers=named))
 
 
 _SESSION: tuple[tuple[type[SessionError], int], ...] = (
@@ -223,7 +227,12 @@ def invalid(complaints: Iterable[str]) -> Problem:
 def complaint(each: Mapping[str, Any]) -> str:
     """Say in words what pydantic finds wrong: where, and why."""
     place = [str(part) for part in each["loc"]]
-    where = {"body": "", "query": "query parameter ", "path": "path parameter ", "header": "header "}
+    where = {
+        "body": "",
+        "query": "query parameter ",
+        "path": "path parameter ",
+        "header": "header ",
+    }
     kind = where.get(place[0], "") if place else ""
     name = ".".join(place[1:] if place and place[0] in where else place)
     if each["type"] == "extra_forbidden":

@@ -149,7 +149,9 @@ async def _state(service: Sessions, session: str | None, wanted: Wanted) -> byte
     return frame("stream.state", data)
 
 
-async def frames(service: Sessions, session: str | None, wanted: Wanted) -> AsyncGenerator[bytes, None]:
+async def frames(
+    service: Sessions, session: str | None, wanted: Wanted
+) -> AsyncGenerator[bytes, None]:
     """Yield the frames of a stream of events."""
     yield await _state(service, session, wanted)
     if wanted.before is not None:
@@ -186,7 +188,9 @@ async def _replay(
             return
 
 
-async def _live(service: Sessions, session: str | None, after: str | None) -> AsyncGenerator[bytes, None]:
+async def _live(
+    service: Sessions, session: str | None, after: str | None
+) -> AsyncGenerator[bytes, None]:
     """Yield what comes after ``after``, or what was recently, and all that happens from now on; of
     one session until it is destroyed."""
     if after is None:

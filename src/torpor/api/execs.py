@@ -26,8 +26,8 @@ from torpor.api.schemas.execs import (
 from torpor.api.streaming import unless_gone
 from torpor.api.uploads import body_pieces
 from torpor.api.wiring import By, Server, Service, SessionId
-from torpor.sessions import Sessions
-from torpor.sessions.execs import no_command
+from torpor.sessions import Following, Sessions
+from torpor.sessions.execs import Item, no_command
 from torpor.sessions.model import Actor
 from torpor.vm import Exit, Terminal
 
@@ -37,9 +37,7 @@ EXEC = SESSION + "/execs/{exec_id}"
 LONGEST_SECONDS = 240
 STDIN_LIMIT = 8 << 20
 
-ExecId = Annotated[
-    str, Path(description="The command's id.", pattern=r"^[0-9a-zA-Z_-]{1,64}$")
-]
+ExecId = Annotated[str, Path(description="The command's id.", pattern=r"^[0-9a-zA-Z_-]{1,64}$")]
 
 
 @routes.post(
@@ -215,20 +213,27 @@ async def get_exec(service: Service, session_id: SessionId, exec_id: ExecId, by:
     if found.running:
         return OneExec(exec=found)
     following = service.execs.follow(session_id, by, exec_id, seq=found.output_end, hold=False)
+    async with followed(following) as items:
+        async for item in items:
+            if isinstance(item, Exit):
+                ended = {
+                    "exit_code": _exit_code(item),
+                    "signal": item.signal,
+                    "timed_out": item.timed_out,
+                }
+                found = found.model_copy(update=ended)
+    return OneExec(exec=found)
+
+
+@contextlib.asynccontextmanager
+async def followed(following: Following) -> AsyncIterator[AsyncIterator[Item]]:
+    """Follow a command until the block ends; it runs on."""
     items = following.items()
     try:
-        async with contextlib.aclosing(items):
-            async for item in items:
-                if isinstance(item, Exit):
-                    ended = {
-                        "exit_code": _exit_code(item),
-                        "signal": item.signal,
-                        "timed_out": item.timed_out,
-                    }
-                    return OneExec(exec=found.model_copy(update=ended))
+        async with contextlib.aclosing(items):  # type: ignore[type-var]
+            yield items
     finally:
         following.leave()
-    return OneExec(exec=found)
 
 
 @routes.post(
@@ -302,7 +307,7 @@ async def write_exec(
     try:
         async with service.use(session_id, by), asyncio.TaskGroup() as group:
             # Who writes is attached, and has to take what comes.
-            draining = group.create_task(_drop(following.items()))
+            draining = group.create_task(_drop(following))
             await feed()
             draining.cancel()
     finally:
@@ -310,6 +315,6 @@ async def write_exec(
     return Response(status_code=204)
 
 
-async def _drop(items: AsyncIterator[Any]) -> None:
-    async for _ in items:
+async def _drop(following: Following) -> None:
+    async for _ in following.items():
         pass

@@ -47,7 +47,8 @@ _FAILS = errors(400, 404, 409, 415, 502, 503, 507)
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 Mode = Annotated[
-    str, Query(pattern="^[0-7]{3,4}$", description="Permission bits of a new file, in octal digits.")
+    str,
+    Query(pattern="^[0-7]{3,4}$", description="Permission bits of a new file, in octal digits."),
 ]
 
 
@@ -239,9 +240,7 @@ async def remove_file(
 
 @routes.post(FILES + "/move", status_code=204, responses=_FAILS, summary="Move a file")
 @needs(Permission.USE, audit="file.moved")
-async def move_file(
-    request: Request, agent: Agent, body: MoveBody, user: User = "0"
-) -> Response:
+async def move_file(request: Request, agent: Agent, body: MoveBody, user: User = "0") -> Response:
     """Torpor: give a file or directory another name in the same file system."""
     note(request, path=body.from_, to=body.to)
     await agent.files.move(body.from_, body.to, replace=body.replace, user=user)
@@ -263,9 +262,7 @@ async def make_directory(
 
 @routes.post(FILES + "/link", status_code=204, responses=_FAILS, summary="Make a symbolic link")
 @needs(Permission.USE, audit="file.written")
-async def make_link(
-    request: Request, agent: Agent, body: LinkBody, user: User = "0"
-) -> Response:
+async def make_link(request: Request, agent: Agent, body: LinkBody, user: User = "0") -> Response:
     """Torpor: make a symbolic link."""
     note(request, path=body.path)
     await agent.files.make_link(body.path, body.target, user=user)

@@ -1,8 +1,7 @@
 """Following a command: its output as events, or output and input over a WebSocket."""
 
-import contextlib
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 from fastapi import Header, Query
@@ -12,19 +11,21 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from torpor.api.errors import RefusedError, complaint, invalid
-from torpor.api.execs import EXEC, ExecId, find_exec, routes
+from torpor.api.execs import EXEC, ExecId, find_exec, followed
 from torpor.api.permissions import Permission, needs
-from torpor.api.routes import errors
+from torpor.api.routes import errors, router
 from torpor.api.schemas.execs import encoded
 from torpor.api.schemas.frames import EofFrame, FromClient, ResizeFrame
 from torpor.api.sockets import Socket, check_parameters, chosen_protocol, serve_socket
 from torpor.api.streaming import EVENT_STREAM, event_stream, frame
-from torpor.api.wiring import By, Found, Server, SessionId
-from torpor.sessions import Following, Paused, Resumed, Sessions
+from torpor.api.wiring import By, Found, Server
+from torpor.sessions import Following, Paused, Sessions
 from torpor.sessions.execs import Item
 from torpor.sessions.model import Actor
 from torpor.store.records import Status
 from torpor.vm import STDERR, Exit, Gap, Output, Terminal
+
+routes = router("execs")
 
 KINDS = {False: "stdout", True: "stderr"}
 HEAD = struct.Struct(">BQ")
@@ -76,17 +77,6 @@ def _next_seq(item: Item) -> int | None:
     if isinstance(item, Output):
         return item.seq + len(item.data)
     return item.end if isinstance(item, Gap) else None
-
-
-@contextlib.asynccontextmanager
-async def followed(following: Following) -> AsyncIterator[AsyncIterator[Item]]:
-    """Follow a command until the block ends; it runs on."""
-    items = following.items()
-    try:
-        async with contextlib.aclosing(items):  # type: ignore[type-var]
-            yield items
-    finally:
-        following.leave()
 
 
 @routes.get(

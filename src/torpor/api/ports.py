@@ -47,9 +47,7 @@ async def forward_port(
         await service.open_port(session_id, by, port)
         await websocket.accept(chosen_protocol(websocket))
         socket = Socket(websocket)
-        await serve_socket(
-            websocket, server.closing, tunnel.outward(socket), tunnel.inward(socket)
-        )
+        await serve_socket(websocket, server.closing, tunnel.outward(socket), tunnel.inward(socket))
     finally:
         connection.close()
 
@@ -57,9 +55,7 @@ async def forward_port(
 class _Tunnel:
     """A connection into a machine, which is attached again after a pause."""
 
-    def __init__(
-        self, service: Sessions, session: str, by: Actor, connection: Connection
-    ) -> None:
+    def __init__(self, service: Sessions, session: str, by: Actor, connection: Connection) -> None:
         self._service = service
         self._session = session
         self._by = by

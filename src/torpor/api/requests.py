@@ -1,4 +1,4 @@
-"""Every request: its id, its line in the log, its count, and its answer when all else has failed."""
+"""Every request: its id, its line in the log, its count, and its answer if all else has failed."""
 
 import logging
 import re

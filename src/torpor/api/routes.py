@@ -4,7 +4,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import APIRouter
-from fastapi.dependencies.utils import get_flat_dependant
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.params import Query
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
@@ -71,8 +72,11 @@ class Route(APIRoute):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        flat = get_flat_dependant(self.dependant)
-        self._known = {each.alias for each in flat.query_params}
+        self._known = {
+            each.alias
+            for each in get_flat_params(self.dependant)
+            if isinstance(each.field_info, Query)
+        }
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return what serves a request."""

@@ -110,9 +110,7 @@ async def full_body(service: Service, record: Session, caller: Caller) -> Sessio
             )
             for each in await service.recoverable(record.id)
         ]
-    return session_body(
-        record, caller, recoverable=recoverable, operation=service.doing(record.id)
-    )
+    return session_body(record, caller, recoverable=recoverable, operation=service.doing(record.id))
 
 
 _YAML_EXAMPLE = "name: build-7\nsize: mars-2vcpu-1gb\nenv:\n  LANG: C.UTF-8\nidle_timeout: 15m\n"
@@ -315,9 +313,7 @@ async def update_session(
     return OneSession(session=await full_body(service, record, caller))
 
 
-@routes.delete(
-    SESSION, status_code=204, responses=errors(404, 409), summary="Destroy a session"
-)
+@routes.delete(SESSION, status_code=204, responses=errors(404, 409), summary="Destroy a session")
 @needs(Permission.USE)
 async def delete_session(service: Service, session_id: SessionId, by: By) -> Response:
     """Destroy a session, its machine and its snapshots; its events stay. Needs no living machine.
@@ -376,5 +372,3 @@ async def resume_session(
     wanted = body.snapshot_id if body else None
     await service.resume(session_id, by, snapshot=wanted, key=key)
     return Response(status_code=204)
-
-

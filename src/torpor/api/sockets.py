@@ -88,9 +88,7 @@ async def serve_socket(
         websocket.scope["state"]["problem"] = problem.id
         code, reason = 4000 + problem.status, problem.id
         await _quietly(
-            Socket(websocket).say(
-                type="error", **problem.body(request_id_of(websocket.scope))
-            )
+            Socket(websocket).say(type="error", **problem.body(request_id_of(websocket.scope)))
         )
     await _quietly(websocket.close(code, reason))
 

@@ -1,4 +1,4 @@
-"""Answers that go on: sent as they come, at the pace of whoever reads, and ended when nobody does."""
+"""Answers that go on: sent at the pace of whoever reads, and ended when nobody does."""
 
 import asyncio
 import contextlib

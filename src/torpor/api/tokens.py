@@ -1,10 +1,10 @@
 """Tokens: made, listed and revoked; and who one is."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
 from fastapi import Path, Response
 from starlette.requests import Request
-from typing import Annotated
 
 from torpor.api.bearers import Bearers
 from torpor.api.errors import refused
@@ -22,7 +22,7 @@ def _bearers(server: Server) -> Bearers:
             409,
             "no_authentication",
             "This server asks for no tokens.",
-            todo="Start it with authentication = \"tokens\".",
+            todo='Start it with authentication = "tokens".',
         )
     return server.bearers
 

@@ -16,8 +16,9 @@ _NOT_UNDONE = (
 class NewCheckpoint(Asked):
     """A checkpoint that is to be."""
 
-    label: str = Field("", description="A few words on it.", examples=["before the upgrade"],
-                       max_length=255)
+    label: str = Field(
+        "", description="A few words on it.", examples=["before the upgrade"], max_length=255
+    )
 
 
 class CheckpointBody(Answered):

@@ -12,8 +12,8 @@ class EventBody(Answered):
 
     event_id: str | None = Field(
         None,
-        description="A ULID: ids sort as the events happened. A frame that is about the stream, such"
-        " as `stream.state`, has none.",
+        description="A ULID: ids sort as the events happened. A frame that is about the stream,"
+        " such as `stream.state`, has none.",
         examples=["01JT9Q0M7V3WZ2K4N8XG5B6C1D"],
     )
     session_id: str | None = Field(None, description="The session that it is of, if it is of one.")

@@ -110,8 +110,8 @@ class StartBody(CommandBody):
     stdin: bool = Field(False, description="Whether it has an input that can be written to.")
     terminal: TerminalBody | None = Field(
         None,
-        description="Run it on a terminal of this size; it has an input then, and all that it writes"
-        " is standard output.",
+        description="Run it on a terminal of this size; it has an input then, and all that it"
+        " writes is standard output.",
     )
     limit_seconds: float | None = Field(
         None,
@@ -133,13 +133,13 @@ class ExecBody(Answered):
 
     exec_id: str = Field(examples=["8f14e45fceea167a"])
     argv: list[str] = Field(description="Beyond 256 characters it is cut.", examples=[["sh"]])
-    pid: int | None = Field(None, examples=[412])
+    pid: int | None = Field(default=None, examples=[412])
     running: bool
     output_start: int = Field(description="The first byte of its output that is kept.")
     output_end: int = Field(description="How many bytes it has written.")
-    exit_code: int | None = Field(None, description="How it ended, where that is known.")
-    signal: int | None = Field(None, description="The signal that ended it.")
-    timed_out: bool | None = Field(None, description="Whether it reached its time limit.")
+    exit_code: int | None = Field(default=None, description="How it ended, where that is known.")
+    signal: int | None = Field(default=None, description="The signal that ended it.")
+    timed_out: bool | None = Field(default=None, description="Whether it reached its time limit.")
 
 
 class OneExec(Answered):

@@ -56,23 +56,31 @@ _IDLE = (
 class NewSessionBody(Asked):
     """A session that is to be."""
 
-    name: str | None = Field(None, description=_NAME + " Made up if it is left out.",
-                             examples=["build-7"])
+    name: str | None = Field(
+        None, description=_NAME + " Made up if it is left out.", examples=["build-7"]
+    )
     image: str | None = Field(
-        None, description="Torpor: the image to start from; the server's default if left out.",
-        examples=["default"])
+        None,
+        description="Torpor: the image to start from; the server's default if left out.",
+        examples=["default"],
+    )
     size: str | None = Field(
-        None, description="The size of the machine; the server's default if left out.",
-        examples=["mars-2vcpu-1gb"])
+        None,
+        description="The size of the machine; the server's default if left out.",
+        examples=["mars-2vcpu-1gb"],
+    )
     env: Texts = Field(
-        {}, description="Variables that every command in the session gets.",
-        examples=[{"LANG": "C.UTF-8"}])
+        {},
+        description="Variables that every command in the session gets.",
+        examples=[{"LANG": "C.UTF-8"}],
+    )
     labels: Texts = Field({}, description=_LABELS)
     metadata: dict[str, Any] = Field({}, description=_METADATA, examples=[{"ticket": 7742}])
     idle_timeout: Seconds | None = Field(None, description=_IDLE, examples=[900])
     keep_warm: bool = Field(False, description="Never pause by itself.")
     agent: Literal["none"] = Field(
-        "none", description="What runs in the machine: this version runs no agents.")
+        "none", description="What runs in the machine: this version runs no agents."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -173,8 +181,7 @@ class SessionBody(Answered):
         " back.",
         examples=[3],
     )
-    image: str = Field(description="Torpor: the image that it was made from.",
-                       examples=["default"])
+    image: str = Field(description="Torpor: the image that it was made from.", examples=["default"])
     size: str = Field(description="Torpor: its size.", examples=["mars-2vcpu-1gb"])
     env: dict[str, str] | None = Field(
         None, description="Torpor: variables of its commands; shown to operators only."
@@ -184,8 +191,8 @@ class SessionBody(Answered):
     boot_id: str | None = Field(None, description="Torpor: the boot of its kernel.")
     failure: str | None = Field(None, description="Torpor: why it is FAILED.")
     recoverable: list[Recoverable] | None = Field(
-        None, description="Torpor: what a FAILED or PAUSED session can be resumed from, newest"
-        " first."
+        None,
+        description="Torpor: what a FAILED or PAUSED session can be resumed from, newest first.",
     )
     operation: str | None = Field(
         None, description="Torpor: what is being done with it at the moment.", examples=["pause"]

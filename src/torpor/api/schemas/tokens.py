@@ -22,8 +22,11 @@ class NewToken(Asked):
     )
     role: RoleName = Field(description=_ROLE, examples=["operator"])
     lifetime_seconds: int | None = Field(
-        None, ge=1, le=10 * 366 * 86400, description="After which it is worthless; never if left"
-        " out.", examples=[2592000],
+        None,
+        ge=1,
+        le=10 * 366 * 86400,
+        description="After which it is worthless; never if left out.",
+        examples=[2592000],
     )
 
 
