@@ -51,7 +51,6 @@ def checkpoint_body(row: Snapshot) -> CheckpointBody:
 @routes.post(
     SESSION + "/checkpoints",
     responses=errors(400, 404, 409, 415, 503, 507),
-    response_model_exclude_none=True,
     summary="Make a checkpoint",
 )
 @needs(Permission.USE)
@@ -77,7 +76,6 @@ async def create_checkpoint(
 @routes.get(
     SESSION + "/checkpoints",
     responses=errors(400, 404),
-    response_model_exclude_none=True,
     summary="List checkpoints",
 )
 @needs(Permission.READ)
@@ -99,7 +97,6 @@ async def list_checkpoints(
 @routes.get(
     CHECKPOINT,
     responses=errors(404),
-    response_model_exclude_none=True,
     summary="Show a checkpoint",
 )
 @needs(Permission.READ)
@@ -125,7 +122,6 @@ async def delete_checkpoint(
 @routes.post(
     CHECKPOINT + "/rollback",
     responses=errors(404, 409, 503, 507),
-    response_model_exclude_none=True,
     summary="Roll back to a checkpoint",
 )
 @needs(Permission.USE)
@@ -143,7 +139,6 @@ async def rollback(
 @routes.post(
     SESSION + "/fork",
     responses=errors(400, 404, 409, 415, 503, 507),
-    response_model_exclude_none=True,
     summary="Fork a session",
 )
 @needs(Permission.USE)
@@ -203,7 +198,6 @@ def _fork_error(index: int, error: SessionError) -> ForkError:
 @routes.get(
     SESSION + "/tree",
     responses=errors(404),
-    response_model_exclude_none=True,
     summary="Show the tree of snapshots",
 )
 @needs(Permission.READ)

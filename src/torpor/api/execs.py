@@ -57,7 +57,6 @@ ExecId = Annotated[str, Path(description="The command's id.", pattern=r"^[0-9a-z
         },
         **errors(400, 404, 409, 413, 415, 502, 503),
     },
-    response_model_exclude_none=True,
     summary="Run a command to its end",
 )
 @needs(Permission.USE, body_limit=STDIN_LIMIT * 4 // 3 + (1 << 20))
@@ -127,7 +126,6 @@ def _text(data: bytes, cut: bool) -> tuple[str, bool]:
 @routes.post(
     SESSION + "/execs",
     responses=errors(400, 404, 409, 415, 502, 503),
-    response_model_exclude_none=True,
     summary="Start a command",
 )
 @needs(Permission.USE)
@@ -190,7 +188,6 @@ async def find_exec(service: Sessions, session_id: str, by: Actor, exec_id: str)
 @routes.get(
     SESSION + "/execs",
     responses=errors(404, 409, 502, 503),
-    response_model_exclude_none=True,
     summary="List commands",
 )
 @needs(Permission.USE)
@@ -203,7 +200,6 @@ async def list_execs(service: Service, session_id: SessionId, by: By) -> ExecLis
 @routes.get(
     EXEC,
     responses=errors(404, 409, 502, 503),
-    response_model_exclude_none=True,
     summary="Show a command",
 )
 @needs(Permission.USE)

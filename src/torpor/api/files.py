@@ -131,7 +131,6 @@ async def write_file(
 @routes.get(
     FILES + "/status",
     responses=errors(400, 404, 409, 502, 503),
-    response_model_exclude_none=True,
     summary="Show what there is under a name",
 )
 @needs(Permission.USE)
@@ -152,7 +151,6 @@ async def get_file_status(
         **errors(400, 404, 409, 502, 503),
     },
     response_model=Entries,
-    response_model_exclude_none=True,
     summary="List a directory",
 )
 @needs(Permission.USE)

@@ -30,7 +30,6 @@ Moment = Annotated[
 @routes.get(
     SESSION + "/processes",
     responses=errors(404, 409, 502, 503),
-    response_model_exclude_none=True,
     summary="List processes",
 )
 @needs(Permission.USE)
@@ -63,7 +62,6 @@ async def signal_process(
 @routes.get(
     SESSION + "/statistics",
     responses=errors(404, 409, 503),
-    response_model_exclude_none=True,
     summary="Show what a machine uses",
 )
 @needs(Permission.READ)
@@ -76,7 +74,6 @@ async def get_statistics(service: Service, session_id: SessionId) -> StatisticsB
 @routes.get(
     SESSION + "/samples",
     responses=errors(400, 404),
-    response_model_exclude_none=True,
     summary="Show what a session used",
 )
 @needs(Permission.READ)

@@ -68,10 +68,11 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 class Route(APIRoute):
-    """A route that refuses query parameters it does not know, and JSON that is not strict."""
+    """A route that refuses query parameters it does not know, and JSON that is not strict. What is
+    None is left out of its answers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **{**kwargs, "response_model_exclude_none": True})
         self._known = {
             each.alias
             for each in get_flat_params(self.dependant)

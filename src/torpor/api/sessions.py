@@ -197,7 +197,6 @@ async def _ready(service: Sessions, made: Session) -> Session:
 @routes.get(
     "/sessions",
     responses=errors(400),
-    response_model_exclude_none=True,
     summary="List sessions",
 )
 @needs(Permission.READ)
@@ -290,7 +289,7 @@ async def list_sizes() -> Sizes:
 
 
 @routes.get(
-    SESSION, responses=errors(404, 409), response_model_exclude_none=True, summary="Show a session"
+    SESSION, responses=errors(404, 409), summary="Show a session"
 )
 @needs(Permission.READ)
 async def get_session(service: Service, record: Found, caller: Asker) -> OneSession:
@@ -301,7 +300,6 @@ async def get_session(service: Service, record: Found, caller: Asker) -> OneSess
 @routes.patch(
     SESSION,
     responses=errors(400, 404, 409, 415),
-    response_model_exclude_none=True,
     summary="Change a session",
 )
 @needs(Permission.USE)

@@ -27,7 +27,7 @@ def _bearers(server: Server) -> Bearers:
     return server.bearers
 
 
-@routes.get("/whoami", response_model_exclude_none=True, summary="Show who one is")
+@routes.get("/whoami", summary="Show who one is")
 @needs(Permission.READ)
 async def whoami(caller: Asker) -> WhoAmI:
     """Torpor: show whose token this is, and what it may do."""
@@ -40,7 +40,7 @@ async def whoami(caller: Asker) -> WhoAmI:
 
 
 @routes.get(
-    "/tokens", responses=errors(409), response_model_exclude_none=True, summary="List tokens"
+    "/tokens", responses=errors(409), summary="List tokens"
 )
 @needs(Permission.TOKENS)
 async def list_tokens(server: Server) -> Tokens:
@@ -51,7 +51,6 @@ async def list_tokens(server: Server) -> Tokens:
 @routes.post(
     "/tokens",
     responses=errors(400, 409, 415, 507),
-    response_model_exclude_none=True,
     summary="Make a token",
 )
 @needs(Permission.TOKENS, audit="token.created")
