@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from tests.client.double import AT, Double, checkpoint, event_frame, event_id, session, stream
+from tests.client.double import (
+    AT,
+    Double,
+    checkpoint,
+    event_frame,
+    event_id,
+    frame,
+    session,
+    stream,
+)
 from torpor.client import (
     AnswerError,
     AsyncClient,
@@ -362,7 +371,7 @@ def test_a_watch_ends_with_the_error_that_ended_it(double: Double, client: Clien
     double.on("GET", "sessions/b/files/watch", stream(
         b'event: change\ndata: {"event":"ready"}\n\n',
         b'event: change\ndata: {"event":"modified","path":"main.py"}\n\n',
-        b'event: error\ndata: {"error":{"id":"machine_silent","message":"No.","http_code":503}}\n\n',
+        frame("error", {"error": {"id": "silent", "message": "No.", "http_code": 503}}),
     ))  # fmt: skip
     changes = client.watch_files("b", "/d")
     assert (next(changes).event, next(changes).path) == ("ready", "main.py")

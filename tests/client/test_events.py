@@ -1,6 +1,7 @@
 """Events: taken apart however they arrive, followed over lost connections."""
 
 import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -33,11 +34,7 @@ FRAMES = [
 def test_frames_are_the_same_in_whatever_pieces_they_arrive(cuts: list[int]) -> None:
     frames = Frames()
     edges = [0, *sorted(cuts), len(STREAM)]
-    found = [
-        each
-        for start, end in zip(edges, edges[1:], strict=False)
-        for each in frames.feed(STREAM[start:end])
-    ]
+    found = [each for start, end in pairwise(edges) for each in frames.feed(STREAM[start:end])]
     assert found == FRAMES
     assert frames.comments == ["hello"]
 

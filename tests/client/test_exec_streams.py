@@ -63,9 +63,11 @@ def follow(request: pytest.FixtureRequest, double: Double) -> Follow:
             return list(stream)
 
     async def awaiting(**options: Any) -> list[Item]:
-        async with AsyncClient(double.url) as client:
-            async with client.attach("b", "e", **options) as stream:
-                return [item async for item in stream]
+        async with (
+            AsyncClient(double.url) as client,
+            client.attach("b", "e", **options) as stream,
+        ):
+            return [item async for item in stream]
 
     if request.param == "waits":
         return waiting
@@ -191,9 +193,12 @@ def test_a_token_is_shown_and_its_refusal_is_told(double: Double) -> None:
         await websocket.send_denial_response(refusal(401, "unauthorized", "A token is needed."))
 
     double.sockets[PATH] = refuse
-    with Client(double.url, "torpor_x_y") as client:
-        with pytest.raises(UnauthorizedError, match="A token is needed"), client.attach("b", "e"):
-            pass
+    with (
+        Client(double.url, "torpor_x_y") as client,
+        pytest.raises(UnauthorizedError, match="A token is needed"),
+        client.attach("b", "e"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("message", [b"\x01short", b"\x07" + bytes(9), "[]", "{", '{"x":1}'])

@@ -23,7 +23,7 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 
 
 def test_a_token_with_a_line_end_is_refused() -> None:
-    assert target(None, " t1\n", {}).token == "t1"
+    assert target(None, " t1\n", {}) == target(None, "t1", {})
     with pytest.raises(TargetError, match="token"):
         target(None, "t1\r\nhost: x", {})
 

@@ -100,9 +100,12 @@ def test_a_command_that_may_have_been_started_is_not_started_again() -> None:
 
 
 def test_content_that_can_be_read_once_is_sent_once() -> None:
-    with raw_server([LOST, DONE]) as server, Client(server.url) as client:
-        with pytest.raises(UnreachableError):
-            client.write_archive("b", "/", iter([b"abc"]))
+    with (
+        raw_server([LOST, DONE]) as server,
+        Client(server.url) as client,
+        pytest.raises(UnreachableError),
+    ):
+        client.write_archive("b", "/", iter([b"abc"]))
     assert len(server.heads) == 1
 
 
@@ -110,9 +113,12 @@ def test_removing_what_an_earlier_try_has_removed_is_done() -> None:
     gone = answer(404, b'{"id":"not_found","message":"No."}')
     with raw_server([LOST, gone]) as server, Client(server.url) as client:
         client.destroy_session("b")
-    with raw_server([gone]) as server, Client(server.url) as client:
-        with pytest.raises(NotFoundError):
-            client.destroy_session("b")
+    with (
+        raw_server([gone]) as server,
+        Client(server.url) as client,
+        pytest.raises(NotFoundError),
+    ):
+        client.destroy_session("b")
 
 
 def test_what_was_refused_for_its_rate_is_asked_for_again(double: Double, client: Client) -> None:

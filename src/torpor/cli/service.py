@@ -1,10 +1,11 @@
 """The commands over the server itself: serve, status, token."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torpor.cli.server import Form, Host, Output, ask, told
+from torpor.cli.server import Form, Host, Output, ask
 
 if TYPE_CHECKING:
     from torpor import client as api
@@ -87,9 +88,62 @@ def revoke_token(
 
 @app.command()
 def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The file of settings; else the usual one."),
+    ] = None,
     listen: Annotated[
-        str | None, typer.Option(metavar="ADDRESS:PORT", help="Where to be reached.")
+        str | None, typer.Option(metavar="ADDRESS:PORT", help="Where it is reached.")
+    ] = None,
+    database: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where its database is.")
+    ] = None,
+    authentication: Annotated[
+        str | None, typer.Option(help="tokens, or none (for this computer alone).")
+    ] = None,
+    memory_reserve_mib: Annotated[
+        int | None, typer.Option(help="Memory that is left free when a machine is started.")
+    ] = None,
+    memory_limit_mib: Annotated[
+        int | None, typer.Option(help="The most memory that machines are promised in all.")
+    ] = None,
+    idle_timeout_seconds: Annotated[
+        int | None, typer.Option(help="Pause sessions after so long without use; 0 never.")
+    ] = None,
+    default_image: Annotated[
+        str | None, typer.Option(help="The image of a session that asks for none.")
+    ] = None,
+    default_size: Annotated[
+        str | None, typer.Option(help="The size of a session that asks for none.")
+    ] = None,
+    sample_seconds: Annotated[
+        int | None, typer.Option(help="How often it is noted what sessions use.")
+    ] = None,
+    samples_keep_days: Annotated[int | None, typer.Option(help="How long that is kept.")] = None,
+    events_keep_days: Annotated[int | None, typer.Option(help="How long events are kept.")] = None,
+    rate_limit_per_second: Annotated[
+        int | None, typer.Option(help="Requests a second that a token may make in the long run.")
+    ] = None,
+    rate_limit_burst: Annotated[
+        int | None, typer.Option(help="Requests that a token may make at once.")
+    ] = None,
+    on_stop: Annotated[
+        str | None, typer.Option(help="leave: machines run on when it stops; freeze: they pause.")
+    ] = None,
+    max_sessions: Annotated[
+        int | None, typer.Option(help="How many sessions there may be.")
+    ] = None,
+    exec_output_limit_mib: Annotated[
+        int | None, typer.Option(help="How much output an exec returns that is waited for.")
     ] = None,
 ) -> None:
-    """Serve."""
-    del listen, told
+    """Run the server, until Ctrl-C or SIGTERM. Machines run on, and the next server finds them.
+
+    Each option is a setting: the same name in the file, or as TORPOR_<NAME> in the environment; an
+    option is stronger than both. The first start makes what machines start from, which takes
+    minutes, and leaves a token for this user's commands in Torpor's home.
+    """
+    flags = {name: value for name, value in locals().items() if name != "config"}
+    from torpor.cli import serving
+
+    serving.serve(flags, config)

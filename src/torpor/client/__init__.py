@@ -2,9 +2,12 @@
 
 It needs nothing of the other packages. What is asked for is described once, in ``calls``, as plain
 data; the two clients only send that and wait for it.
+
+``AsyncClient`` is imported when it is first asked for: who only waits needs no asyncio.
 """
 
-from torpor.client.async_client import AsyncClient
+from typing import TYPE_CHECKING, Any
+
 from torpor.client.client import Client
 from torpor.client.errors import (
     AnswerError,
@@ -58,6 +61,9 @@ from torpor.client.records import (
 from torpor.client.service_records import HostStatus, NewToken, Sample, Size, Token, Who
 from torpor.client.target import URL, is_local
 from torpor.client.tries import Patience
+
+if TYPE_CHECKING:
+    from torpor.client.async_client import AsyncClient
 
 __all__ = [
     "URL",
@@ -113,3 +119,11 @@ __all__ = [
     "Who",
     "is_local",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "AsyncClient":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from torpor.client.async_client import AsyncClient
+
+    return AsyncClient
