@@ -3,3 +3,9 @@
 ``Database.open`` gives connections to read and to write with; the functions take one. SQL is seen
 nowhere above this package.
 """
+
+from torpor.store.database import Database, Transaction
+from torpor.store.paging import Page
+from torpor.store.sessions import SessionQuery
+
+__all__ = ["Database", "Page", "SessionQuery", "Transaction"]

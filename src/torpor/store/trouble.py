@@ -17,39 +17,57 @@ from torpor.store.errors import (
     StoreError,
 )
 
-_UNCHANGED = "Nothing was changed: the database is as it was before."
+UNCHANGED = "Nothing was changed: the database is as it was before."
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _ALMOST_NOTHING = 64 << 10  # bytes; SQLite's index of its log grows by 32 KiB
 
 
 @contextmanager
-def told(file: Path) -> Iterator[None]:
-    """Raise this package's errors for those of the database ``file`` and its disk."""
+def told(file: Path, state: str = UNCHANGED) -> Iterator[None]:
+    """Raise this package's errors for those that SQLite has with ``file``.
+
+    ``state`` says what things are in then.
+    """
     try:
         yield
     except (DBAPIError, sqlite3.Error) as error:
         said = error.orig if isinstance(error, DBAPIError) else error
-        known = _known(file, said) if isinstance(said, sqlite3.Error) else None
+        known = _known(file, said, state) if isinstance(said, sqlite3.Error) else None
         if known is None:
             raise
         raise known from error
+
+
+@contextmanager
+def told_of_system(file: Path, state: str = UNCHANGED) -> Iterator[None]:
+    """Raise this package's errors for those that the system has with ``file``."""
+    try:
+        yield
     except OSError as error:
-        raise _of_system(file, error) from error
+        if error.errno in _NO_SPACE:
+            raise _full(file, state) from error
+        raise _refused(file, _words(error), state) from error
 
 
-def _known(file: Path, said: sqlite3.Error) -> StoreError | None:
+def _words(error: OSError) -> str:
+    words = error.strerror or str(error)
+    return f"{words}: {error.filename}" if error.filename else words
+
+
+def _known(file: Path, said: sqlite3.Error, state: str) -> StoreError | None:
     code = getattr(said, "sqlite_errorcode", 0) & 0xFF  # the rest of it is the finer reason
     if code == sqlite3.SQLITE_FULL:
-        return _full(file)
+        return _full(file, state)
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
         # Of some of its files SQLite does not tell why they could not grow.
-        return _full(file) if _free_bytes(file) < _ALMOST_NOTHING else _refused(file, str(said))
+        full = _free_bytes(file) < _ALMOST_NOTHING
+        return _full(file, state) if full else _refused(file, str(said), state)
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
-        return _refused(file, str(said))
+        return _refused(file, str(said), state)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return BusyError(
             f"Another program has been writing to the database {file} for too long.",
-            state=_UNCHANGED,
+            state=state,
             todo="Look which one has it open, for instance with fuser, and try again.",
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
@@ -61,26 +79,18 @@ def _known(file: Path, said: sqlite3.Error) -> StoreError | None:
     return None
 
 
-def _of_system(file: Path, error: OSError) -> Exception:
-    if error.errno in _NO_SPACE:
-        return _full(file)
-    if error.errno is None:
-        return error
-    return _refused(file, f"{error.strerror}: {error.filename}" if error.filename else str(error))
-
-
-def _full(file: Path) -> DiskFullError:
+def _full(file: Path, state: str) -> DiskFullError:
     return DiskFullError(
         f"The disk is full: {file} could not be written, {_free_bytes(file) >> 10} KiB are free.",
-        state=_UNCHANGED,
+        state=state,
         todo="Make space, and try again.",
     )
 
 
-def _refused(file: Path, why: str) -> DiskError:
+def _refused(file: Path, why: str, state: str) -> DiskError:
     return DiskError(
-        f"The database {file} could not be read or written: {why}.",
-        state=_UNCHANGED,
+        f"{file} could not be read or written: {why}.",
+        state=state,
         todo="Look at the file's rights, at quotas and limits, and at the kernel's log.",
     )
 

@@ -6,7 +6,7 @@ from alembic import op
 revision = "0001"
 down_revision = None
 
-_HOLDS_ITS_NAME = sa.text("status NOT IN ('DESTROYED', 'FAILED')")
+_HOLDS_ITS_NAME = sa.text("(status NOT IN ('DESTROYED', 'FAILED'))")
 
 
 def upgrade() -> None:
@@ -43,6 +43,8 @@ def upgrade() -> None:
     )
     op.create_index("ix_sessions_created_at_id", "sessions", ["created_at", "id"])
     op.create_index("ix_sessions_status_created_at_id", "sessions", ["status", "created_at", "id"])
+    for column in ("parent", "machine", "snapshot"):
+        op.create_index(f"ix_sessions_{column}", "sessions", [column])
     op.create_index(
         "uq_sessions_held_name",
         "sessions",

@@ -46,6 +46,13 @@ def extra_authorities(environ: Mapping[str, str] = os.environ) -> Path | None:
     return Path(value).expanduser().absolute() if value else None
 
 
+def default_config(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where the file of settings is, if there is one and no other is named."""
+    if os.geteuid() == 0:
+        return Path("/etc/torpor/torpor.toml")
+    return _xdg(environ, "XDG_CONFIG_HOME", ".config") / "torpor" / "torpor.toml"
+
+
 def _chosen(environ: Mapping[str, str], variable: str, otherwise: Path) -> Path:
     value = environ.get(variable)
     return Path(value).expanduser().absolute() if value else otherwise

@@ -1,0 +1,179 @@
+"""What can be set of the server: names, values that are allowed, defaults, and what each does."""
+
+from ipaddress import ip_address
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import quote
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from torpor.settings.places import Places
+
+PREFIX = "TORPOR_"
+"""What the names of environment variables begin with."""
+
+
+def _no_truth(value: Any) -> Any:
+    # To Python true is 1.
+    if isinstance(value, bool):
+        raise ValueError("true and false are no numbers")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_truth)]
+
+
+class Settings(BaseSettings):
+    """The settings of one server. Made by itself it looks nowhere: ``load_settings`` does."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, case_sensitive=True, extra="forbid", frozen=True
+    )
+
+    listen: str = Field(
+        "127.0.0.1:8470",
+        description="The address and the port at which the server is reached. Port 0: any that is "
+        "free.",
+        json_schema_extra={"allowed": "an address and a port, as 127.0.0.1:8470 or [::1]:8470"},
+    )
+    database: str | None = Field(
+        None,
+        description="Where the database is. Without it: `database/torpor.db` below Torpor's home.",
+        json_schema_extra={"allowed": "a URL, as sqlite:////path/of/the/file"},
+    )
+    authentication: Literal["tokens", "none"] = Field(
+        "tokens",
+        description="Whether whoever asks must show a token. With `none` everybody who reaches the "
+        "server may do everything, so it listens on an address of this computer alone.",
+    )
+    memory_reserve_mib: Whole = Field(
+        512,
+        ge=0,
+        description="Memory of the host, in MiB, that is left free when a machine is started.",
+    )
+    memory_limit_mib: Annotated[int, Field(ge=1), BeforeValidator(_no_truth)] | None = Field(
+        None,
+        description="The most memory, in MiB, that running machines may be promised in all. "
+        "Without it: what the host has free decides.",
+    )
+    idle_timeout_seconds: Whole = Field(
+        900,
+        ge=0,
+        description="How long a session may be idle before it is paused, in seconds, if it has no "
+        "such time of its own. 0: for ever.",
+    )
+    default_image: str = Field(
+        "default",
+        min_length=1,
+        description="The image of a session that asks for none.",
+        json_schema_extra={"allowed": "the name of an image"},
+    )
+    default_size: str = Field(
+        "mars-2vcpu-1gb",
+        min_length=1,
+        description="The size of a session that asks for none.",
+        json_schema_extra={"allowed": "the name of a size"},
+    )
+    sample_seconds: Whole = Field(
+        5,
+        ge=1,
+        description="How often it is noted what each session uses, in seconds.",
+    )
+    samples_keep_days: Whole = Field(
+        30,
+        ge=1,
+        description="How long it is kept what sessions used, in days.",
+    )
+    events_keep_days: Whole = Field(
+        90,
+        ge=1,
+        description="How long events are kept, in days.",
+    )
+    rate_limit_per_second: Whole = Field(
+        50,
+        ge=1,
+        description="How many requests a second each token may make in the long run.",
+    )
+    rate_limit_burst: Whole = Field(
+        200,
+        ge=1,
+        description="How many requests each token may make at once.",
+    )
+    on_stop: Literal["leave", "freeze"] = Field(
+        "leave",
+        description="What becomes of running machines when the server is stopped: they run on, and "
+        "the next server adopts them, or they are frozen.",
+    )
+    max_sessions: Whole = Field(
+        10_000,
+        ge=1,
+        description="How many sessions there may be, those that are destroyed not counted.",
+    )
+    exec_output_limit_mib: Whole = Field(
+        1,
+        ge=1,
+        le=64,
+        description="How much of a command's output, and of its errors, is returned by an exec "
+        "that waits for its end, in MiB each. (A streamed exec has no such limit.)",
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what is given, and nothing that happens to be in the environment."""
+        return (init_settings,)
+
+    @field_validator("listen")
+    @classmethod
+    def _has_address_and_port(cls, value: str) -> str:
+        parsed_address(value)
+        return value
+
+    @model_validator(mode="after")
+    def _open_to_this_computer_only(self) -> Self:
+        if self.authentication == "none" and not is_loopback(self.address[0]):
+            raise ValueError(
+                f'With authentication = "none" listen may not be "{self.listen}": allowed is an '
+                "address that only this computer reaches (127.0.0.1, [::1] or localhost)"
+            )
+        return self
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host, without brackets, and the port of ``listen``."""
+        return parsed_address(self.listen)
+
+    def database_url(self, places: Places) -> str:
+        """Return the URL of the database of an installation."""
+        return self.database or f"sqlite:///{quote(str(places.home))}/database/torpor.db"
+
+
+def parsed_address(listen: str) -> tuple[str, int]:
+    """Return the host and the port of ``host:port`` or ``[address]:port``.
+
+    Raises :exc:`ValueError`.
+    """
+    host, colon, port = listen.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed:
+        host = str(ip_address(host[1:-1]))
+    if not colon or not host or (":" in host) is not bracketed:
+        raise ValueError("it has no address, or no port")
+    if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise ValueError("a port is a number up to 65535")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this computer reaches ``host``. A name other than localhost may be
+    anybody's."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

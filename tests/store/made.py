@@ -1,0 +1,68 @@
+"""Records to fill a database with; each has what a test does not care about."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from torpor.store.records import Event, Operation, Sample, Session, Snapshot, Status, Token
+
+START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def later(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def session(name: str, **rest: Any) -> Session:
+    filled = {
+        "id": f"id-of-{name}",
+        "name": name,
+        "status": Status.READY,
+        "image": "default",
+        "size": "mars-2vcpu-1gb",
+        "created_at": START,
+        "updated_at": START,
+        "used_at": START,
+        "created_by": "someone",
+    }
+    return Session(**filled | rest)
+
+
+def snapshot(name: str, of: str, **rest: Any) -> Snapshot:
+    filled = {
+        "id": name,
+        "session": of,
+        "kind": "checkpoint",
+        "generation": 1,
+        "created_at": START,
+        "checkpoint": f"checkpoint-{name}",
+    }
+    return Snapshot(**filled | rest)
+
+
+def event(name: str, **rest: Any) -> Event:
+    return Event(**{"id": name, "type": "session.paused", "at": START} | rest)
+
+
+def operation(name: str, **rest: Any) -> Operation:
+    filled = {"id": name, "kind": "pause", "actor": "someone", "started_at": START}
+    return Operation(**filled | rest)
+
+
+def token(name: str, **rest: Any) -> Token:
+    filled = {"id": name, "name": name, "role": "viewer", "sha256": "0" * 64, "created_at": START}
+    return Token(**filled | rest)
+
+
+def sample(of: str, **rest: Any) -> Sample:
+    filled: dict[str, Any] = {
+        "session": of,
+        "at": START,
+        "machine": "m1",
+        "vcpu": 1.25,
+        "waited": 0.1,
+        "emulator": 1e-9,
+        "resident": 1 << 40,
+        "private": 3,
+        "stored": 0,
+    }
+    return Sample(**filled | rest)

@@ -1,0 +1,92 @@
+from collections.abc import AsyncIterator
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from tests.store.made import later, session, snapshot
+from torpor.store import Database, Transaction, sessions, snapshots
+
+
+@pytest.fixture
+async def conn(database: Database) -> AsyncIterator[Transaction]:
+    async with database.write() as conn:
+        for name in ("a", "b"):
+            await sessions.insert(conn, session(name, id=name))
+        yield conn
+
+
+async def test_a_checkpoint_is_found_only_at_its_session(conn: Transaction) -> None:
+    await snapshots.insert(conn, snapshot("s1", "a", checkpoint="c1"))
+    found = await snapshots.by_checkpoint(conn, "a", "c1")
+    assert found is not None
+    assert found.id == "s1"
+    assert await snapshots.by_checkpoint(conn, "b", "c1") is None
+    assert await snapshots.by_checkpoint(conn, "a", "s1") is None
+
+
+async def test_two_snapshots_are_not_one_checkpoint(conn: Transaction) -> None:
+    await snapshots.insert(conn, snapshot("s1", "a", checkpoint="c1"))
+    await snapshots.insert(conn, snapshot("s2", "a", checkpoint=None))
+    await snapshots.insert(conn, snapshot("s3", "a", checkpoint=None))
+    with pytest.raises(IntegrityError, match="checkpoint"):
+        await snapshots.insert(conn, snapshot("s4", "b", checkpoint="c1"))
+
+
+async def test_what_came_from_a_removed_snapshot_gets_its_parent(conn: Transaction) -> None:
+    for name, of, parent in (
+        ("root", "a", None),
+        ("middle", "a", "root"),
+        ("leaf", "a", "middle"),
+        ("fork", "b", "middle"),
+        ("beside", "a", "root"),
+    ):
+        await snapshots.insert(conn, snapshot(name, of, parent=parent))
+    assert await snapshots.remove(conn, "middle")
+    assert not await snapshots.remove(conn, "middle")
+    assert {each.id: each.parent for each in await snapshots.of_all(conn)} == {
+        "root": None,
+        "leaf": "root",
+        "fork": "root",
+        "beside": "root",
+    }
+    await snapshots.remove(conn, "root")
+    assert {each.parent for each in await snapshots.of_all(conn)} == {None}
+
+
+async def test_an_update_returns_the_whole(conn: Transaction) -> None:
+    await snapshots.insert(conn, snapshot("s1", "a", status="PENDING"))
+    new = await snapshots.update(conn, "s1", status="READY", durable=True, stored_bytes=5)
+    assert new == snapshot("s1", "a", durable=True, stored_bytes=5)
+    assert new == await snapshots.get(conn, "s1")
+    assert await snapshots.update(conn, "s1") == new
+    with pytest.raises(KeyError):
+        await snapshots.update(conn, "s2", durable=True)
+
+
+async def test_lists_are_in_the_order_in_which_snapshots_were_made(conn: Transaction) -> None:
+    for number, name in enumerate(("c", "a", "b")):
+        await snapshots.insert(conn, snapshot(name, "a", created_at=later(number)))
+    await snapshots.insert(conn, snapshot("other", "b", created_at=later(1.5)))
+    assert [each.id for each in await snapshots.of_session(conn, "a")] == ["c", "a", "b"]
+    assert [each.id for each in await snapshots.of_all(conn)] == ["c", "a", "other", "b"]
+
+
+async def test_pages_have_what_users_know_as_checkpoints(conn: Transaction) -> None:
+    for number, (name, of, kind, checkpoint) in enumerate(
+        (
+            ("p1", "a", "pause", None),
+            ("c1", "a", "checkpoint", "C1"),
+            ("f1", "a", "fork", "F1"),
+            ("f2", "a", "fork", None),
+            ("c2", "a", "checkpoint", "C2"),
+            ("c3", "b", "checkpoint", "C3"),
+            ("d1", "a", "files", "D1"),
+        )
+    ):
+        made = snapshot(name, of, kind=kind, checkpoint=checkpoint, created_at=later(number))
+        await snapshots.insert(conn, made)
+    first = await snapshots.page(conn, "a", 2)
+    assert [each.id for each in first.items] == ["c2", "f1"]
+    second = await snapshots.page(conn, "a", 2, first.next_cursor)
+    assert [each.id for each in second.items] == ["c1"]
+    assert second.next_cursor is None
