@@ -1,6 +1,7 @@
 """Operations: each change is noted before it is begun, done to its end, and done once."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -45,6 +46,8 @@ class Operations:
         self._ulids = ulids
         self._tasks = tasks
         self._keyed: dict[tuple[str, str], tuple[str, asyncio.Task[Any]]] = {}
+        self.on_end: Callable[[str, str, float], None] = lambda *_: None
+        """Is told of each operation that has ended: its kind, `done` or `failed`, seconds."""
 
     async def once(
         self,
@@ -118,12 +121,15 @@ class Operations:
     @asynccontextmanager
     async def failing(self, noted: Noted, by: Actor) -> AsyncIterator[None]:
         """Note the failure of an operation if the block raises an error."""
+        began = time.monotonic()
         try:
             yield
         except Exception as error:
             if not noted.finished:
                 await self._failed(noted.record, by, error)
+            self.on_end(noted.record.kind, "failed", time.monotonic() - began)
             raise
+        self.on_end(noted.record.kind, "done", time.monotonic() - began)
         assert noted.finished, f"{noted.record.kind} ended without a word"
 
     async def _failed(self, record: Operation, by: Actor, error: Exception) -> None:

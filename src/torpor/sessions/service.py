@@ -1,7 +1,7 @@
 """The service: all that can be done with sessions, opened on a database and a host."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
@@ -66,6 +66,7 @@ class Sessions:
         self._room = Room(host, limits)
         self.events = Events(database, ulids)
         operations = Operations(database, self.events, ulids, self._tasks)
+        self._operations = operations
         self._snapshots = Snapshots(database, host, self.events, self._tasks)
         self._lifecycle = Lifecycle(
             database, host, self.events, operations, self._snapshots, self._room, self._lives,
@@ -305,6 +306,10 @@ class Sessions:
         """See :meth:`Uses.use`."""
         return self._uses.use(session, by)
 
+    async def attached(self, session: str) -> InUse:
+        """See :meth:`Uses.attached`."""
+        return await self._uses.attached(session)
+
     async def open_port(self, session: str, by: Actor, port: int) -> None:
         """Note that somebody outside connects to a port of a session."""
         await self.events.add("port.opened", session, by, port=port)
@@ -330,6 +335,16 @@ class Sessions:
     async def host(self) -> Facts:
         """Return what the host is and has."""
         return await self._host.facts()
+
+    def measure(
+        self,
+        operation: Callable[[str, str, float], None],
+        samples: Callable[[list[Sample]], None],
+    ) -> None:
+        """Have ``operation`` told of each operation that ends (kind, `done` or `failed`, seconds),
+        and ``samples`` of what is sampled."""
+        self._operations.on_end = operation
+        self._watch.on_samples = samples
 
     def free_memory(self) -> int:
         """Return the bytes of memory that can be promised to machines now."""

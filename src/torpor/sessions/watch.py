@@ -67,6 +67,8 @@ class Watch:
         self._tasks = tasks
         self._keeping = keeping
         self._held: dict[str, str] = {}
+        self.on_samples: Callable[[list[Sample]], None] = lambda _: None
+        """Is told of the samples of each round."""
         self._pausing: set[str] = set()
 
     async def run(self) -> None:
@@ -95,6 +97,7 @@ class Watch:
                 samples.append(sample)
             await self._look_whether_held(session)
             self._pause_if_idle(session)
+        self.on_samples(samples)
         used = [session for session in running if self._lives.of(session.id).idle_seconds() == 0]
         if samples or used:
             async with self._database.write() as conn:

@@ -1,0 +1,122 @@
+"""The application: the routes, and the layers that every request passes."""
+
+from collections.abc import Sequence
+from types import ModuleType
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+import torpor
+from torpor.api import (
+    archives,
+    checkpoints,
+    document,
+    events,
+    execs,
+    figures,
+    files,
+    following,
+    health,
+    host,
+    ports,
+    processes,
+    sessions,
+    tokens,
+)
+from torpor.api.audit import Audit
+from torpor.api.bearers import Bearers
+from torpor.api.errors import UNFORESEEN, answer_body, problem_of
+from torpor.api.gate import Gate, answer
+from torpor.api.metrics import Metrics
+from torpor.api.rates import Rates
+from torpor.api.requests import Requests
+from torpor.api.wiring import Parts
+from torpor.images import ImageError
+from torpor.sessions import SessionError, Sessions
+from torpor.settings import Settings
+from torpor.store.errors import StoreError
+from torpor.vm import VmError
+
+RESOURCES: Sequence[ModuleType] = (
+    sessions,
+    checkpoints,
+    execs,
+    following,
+    events,
+    files,
+    archives,
+    ports,
+    processes,
+    host,
+    tokens,
+    health,
+    figures,
+    document,
+)
+ERRORS: tuple[type[Exception], ...] = (
+    SessionError,
+    VmError,
+    ImageError,
+    StoreError,
+    OSError,
+    ExceptionGroup,
+    RequestValidationError,
+    HTTPException,
+)
+"""What :func:`torpor.api.errors.problem_of` may know how to answer."""
+
+
+def create_app(
+    service: Sessions, bearers: Bearers | None, settings: Settings, metrics: Metrics | None = None
+) -> FastAPI:
+    """Return the application. ``bearers`` are the tokens that are asked for; None asks for none."""
+    app = FastAPI(
+        title="Torpor",
+        summary="Machines that can be frozen, thawed and forked with everything in mind.",
+        description=document.ABOUT,
+        version=torpor.__version__,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        openapi_tags=[
+            {"name": each.routes.tags[0], "description": _first_line(each)}
+            for each in RESOURCES
+            if each not in (following, archives, figures, document)
+        ],
+    )
+    parts = Parts(service, bearers, settings, metrics or Metrics())
+    app.state.parts = parts
+    for resource in RESOURCES:
+        # One flat list: the gate goes through it as the router does.
+        app.router.routes.extend(resource.routes.routes)
+    for kind in ERRORS:
+        app.add_exception_handler(kind, _answer_error)
+    service.measure(parts.metrics.operation, parts.metrics.samples)
+
+    rates = Rates(settings.rate_limit_per_second, settings.rate_limit_burst)
+    app.add_middleware(Gate, routes=app.router.routes, bearers=bearers, rates=rates)
+    app.add_middleware(Audit, sessions=service)
+    app.add_middleware(Requests, observe=parts.metrics.request, failed=_answer_unforeseen)
+    return app
+
+
+def _first_line(module: ModuleType) -> str:
+    return (module.__doc__ or "").strip().splitlines()[0]
+
+
+async def _answer_error(connection: HTTPConnection, error: Exception) -> Response:
+    problem = problem_of(error)
+    if problem is None:
+        raise error
+    connection.scope["state"]["problem"] = problem.id
+    body = answer_body(problem, connection.scope)
+    return JSONResponse(body, problem.status, dict(problem.headers))
+
+
+async def _answer_unforeseen(scope: Scope, receive: Receive, send: Send) -> None:
+    await answer(UNFORESEEN, scope, receive, send)

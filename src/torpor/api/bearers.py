@@ -1,0 +1,96 @@
+"""Whom bearer tokens stand for. How they look, and that they are compared in constant time, is
+:mod:`torpor.store.bearer`'s."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from torpor.sessions.model import Actor
+from torpor.store import bearer, tokens
+from torpor.store.database import Database
+from torpor.store.records import Role, Token
+
+NOTED_EVERY = timedelta(minutes=1)
+"""How closely it is written down when a token was last used."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who makes a request, and in which role."""
+
+    actor: Actor
+    role: Role
+
+
+ANYBODY = Caller(Actor("local", "local"), "admin")
+"""Who everybody is where no authentication is asked for."""
+
+
+class Bearers:
+    """The tokens of this server. They are few, and asked for with every request, so they are kept
+    in memory; nobody else changes the database."""
+
+    def __init__(self, database: Database, known: list[Token]) -> None:
+        self._database = database
+        self._known = {each.id: each for each in known}
+        self._used: dict[str, datetime] = {}
+
+    @classmethod
+    async def open(cls, database: Database) -> "Bearers":
+        """Read the tokens."""
+        async with database.read() as conn:
+            return cls(database, await tokens.all(conn))
+
+    def find(self, text: str | None) -> Caller | None:
+        """Return whom a bearer token stands for, None if for nobody.
+
+        The same work is done for a token that is not known, so that the time tells nothing.
+        """
+        token_id, secret = bearer.parse(text or "") or ("", "")
+        token = self._known.get(token_id)
+        right = bearer.matches(secret, token.sha256 if token else None)
+        if token is None or not right or not is_valid(token):
+            return None
+        self._used[token.id] = datetime.now(UTC)
+        return Caller(Actor(token.id, token.name), token.role)
+
+    async def make(
+        self, name: str, role: Role, expires_at: datetime | None = None
+    ) -> tuple[Token, str]:
+        """Make a token; return it and the text that its owner shows, which is known only now."""
+        new = bearer.new_token()
+        token = Token(new.id, name, role, new.sha256, datetime.now(UTC), expires_at)
+        async with self._database.write() as conn:
+            await tokens.insert(conn, token)
+        self._known[token.id] = token
+        return token, new.text
+
+    async def revoke(self, token_id: str) -> Token | None:
+        """Make a token worthless from now on; return it, None if there is none of this id."""
+        token = self._known.get(token_id)
+        if token is None or token.revoked_at is not None:
+            return token
+        revoked = replace(token, revoked_at=datetime.now(UTC))
+        self._known[token_id] = revoked  # from this moment on, however long the writing takes
+        async with self._database.write() as conn:
+            await tokens.update(conn, token_id, revoked_at=revoked.revoked_at)
+        return revoked
+
+    def list(self) -> list[Token]:
+        """Return all tokens, the oldest first, those that are worthless too."""
+        found = sorted(self._known.values(), key=lambda each: (each.created_at, each.id))
+        return [replace(each, used_at=self._used.get(each.id, each.used_at)) for each in found]
+
+    async def note_uses(self) -> None:
+        """Write down when each token was last used, where that is not known closely enough."""
+        for token_id, used in list(self._used.items()):
+            token = self._known[token_id]
+            if token.used_at is None or used - token.used_at >= NOTED_EVERY:
+                async with self._database.write() as conn:
+                    await tokens.update(conn, token_id, used_at=used)
+                self._known[token_id] = replace(self._known[token_id], used_at=used)
+
+
+def is_valid(token: Token) -> bool:
+    """Return whether a token still stands for somebody."""
+    expired = token.expires_at is not None and datetime.now(UTC) >= token.expires_at
+    return token.revoked_at is None and not expired

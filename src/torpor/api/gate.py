@@ -1,0 +1,171 @@
+"""The gate: the one place where it is judged whether a request may pass.
+
+It stands before routing and before anything is read or looked up. So who has no valid token gets
+the same answer for every path, in the same time, whether or not there is such a session, and wakes
+nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from torpor.api.bearers import ANYBODY, Bearers, Caller
+from torpor.api.errors import Problem, RefusedError, answer_body, refused
+from torpor.api.permissions import GRANTED, Needs, Permission, needs_of
+from torpor.api.rates import Rates
+from torpor.api.requests import header
+
+PROTOCOL = "bearer."
+"""What the WebSocket subprotocol that carries a token begins with: a browser can set no header."""
+
+UNKNOWN = Problem(
+    401,
+    "unauthorized",
+    "This request needs a valid token.",
+    todo="Send the header `Authorization: Bearer <token>`; `torpor token create` makes tokens.",
+    headers={"WWW-Authenticate": "Bearer"},
+)
+
+
+class Gate:
+    """Lets a request pass or answers it. ``bearers`` is None where no authentication is asked
+    for."""
+
+    def __init__(
+        self, app: ASGIApp, routes: Sequence[BaseRoute], bearers: Bearers | None, rates: Rates
+    ) -> None:
+        self._app = app
+        self._routes = routes
+        self._open = frozenset(
+            getattr(route, "path", "")
+            for route in routes
+            if (wanted := needs_of(route)) and wanted.permission is Permission.NONE
+        )
+        self._bearers = bearers
+        self._rates = rates
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Judge one request."""
+        if scope["type"] not in ("http", "websocket") or scope["path"] in self._open:
+            await self._app(scope, receive, send)
+            return
+        headers: dict[str, str] = {}
+        try:
+            caller = self._caller(scope)
+            scope["state"]["caller"] = caller
+            standing = self._rates.take(caller.actor.id)
+            headers = standing.headers()
+            if not standing.allowed:
+                raise refused(
+                    429,
+                    "too_many_requests",
+                    "This token has made too many requests.",
+                    todo=f"Ask again in {standing.reset_seconds} s.",
+                    Retry_After=str(standing.reset_seconds),
+                )
+            wanted = self._needs(scope)
+            if wanted is not None:
+                scope["state"]["needs"] = wanted
+                _check(caller, wanted)
+                if wanted.body_limit is not None and scope["type"] == "http":
+                    receive = _limited(scope, receive, wanted.body_limit)
+        except RefusedError as error:
+            await answer(error.problem, scope, receive, send, headers)
+            return
+
+        async def with_standing(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                more = [(name.encode(), value.encode()) for name, value in headers.items()]
+                message["headers"] = [*message["headers"], *more]
+            await send(message)
+
+        await self._app(scope, receive, with_standing)
+
+    def _caller(self, scope: Scope) -> Caller:
+        if self._bearers is None:
+            return ANYBODY
+        caller = self._bearers.find(bearer_of(scope))
+        if caller is None:
+            raise RefusedError(UNKNOWN)
+        return caller
+
+    def _needs(self, scope: Scope) -> Needs | None:
+        """Return what the route takes that will serve this; None if there is no such route, which
+        the router answers."""
+        for route in self._routes:
+            match, _ = route.matches(scope)
+            if match is Match.FULL:
+                wanted = needs_of(route)
+                if wanted is None:
+                    raise AssertionError(f"{route} does not say what it needs")
+                return wanted
+        return None
+
+
+def bearer_of(scope: Scope) -> str | None:
+    """Return the token that a request shows."""
+    said = header(scope, b"authorization")
+    if said is not None:
+        scheme, _, token = said.partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else None
+    for protocol in scope.get("subprotocols", ()):
+        if protocol.startswith(PROTOCOL):
+            return str(protocol.removeprefix(PROTOCOL))
+    return None
+
+
+def _check(caller: Caller, wanted: Needs) -> None:
+    if wanted.permission not in GRANTED[caller.role]:
+        raise refused(
+            403,
+            "forbidden",
+            f"The role {caller.role} does not have the permission {wanted.permission!r}.",
+            todo="Use a token with another role.",
+        )
+
+
+def _limited(scope: Scope, receive: Receive, most: int) -> Receive:
+    """Return ``receive`` that refuses a body of more than ``most`` bytes. What is announced to be
+    larger is refused at once."""
+    too_large = refused(
+        413,
+        "body_too_large",
+        f"The body of this request may have at most {most} bytes.",
+        todo="Bring large content through the files of a session.",
+    )
+    announced = header(scope, b"content-length")
+    if announced is not None and announced.isdigit() and int(announced) > most:
+        raise too_large
+    taken = 0
+
+    async def limited() -> Message:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if taken > most:
+            raise too_large
+        return message
+
+    return limited
+
+
+async def answer(
+    problem: Problem,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    headers: dict[str, str] | None = None,
+) -> None:
+    """Answer a request with a problem; a WebSocket that is not yet accepted too."""
+    scope["state"]["problem"] = problem.id
+    body: dict[str, Any] = answer_body(problem, scope)
+    response = JSONResponse(body, problem.status, {**problem.headers, **(headers or {})})
+    if scope["type"] == "http":
+        await response(scope, receive, send)
+    elif "websocket.http.response" in scope.get("extensions", {}):
+        await response(scope, receive, send)  # starlette sends it as a denial
+    else:
+        await send({"type": "websocket.close", "code": 1008, "reason": problem.message})

@@ -1,0 +1,124 @@
+"""How a route of this API behaves, beyond what FastAPI does: strict bodies and parameters."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.params import Query
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from torpor.api.bodies import JSON_TYPES, StrictRequest, media_type, unsupported
+from torpor.api.errors import RefusedError, invalid
+from torpor.api.schemas.body import Error
+
+BASE = "/v2/agents"
+SESSION = "/sessions/{session_id}"
+
+_SAID = {
+    400: "Something in the request cannot be so.",
+    401: "There is no valid token.",
+    403: "The token's role, or the machine's user, may not do this.",
+    404: "There is no such session, checkpoint, command or file.",
+    409: "It cannot be done in the state that things are in.",
+    413: "The body is too large.",
+    415: "A body of this type is not read.",
+    416: "The file has no such bytes.",
+    429: "This token has made too many requests.",
+    500: "It was tried and failed.",
+    502: "The machine gave no answer that could be used, or refuses the connection.",
+    503: "There is no room for it now, or no answer.",
+    504: "The machine took too long.",
+    507: "A disk is full: the server's, or the machine's.",
+}
+_EXAMPLES: dict[int, tuple[str, str]] = {
+    400: ("invalid_request", "Key 'sise' is not known."),
+    401: ("unauthorized", "This request needs a valid token."),
+    403: ("forbidden", "The role viewer does not have the permission 'use'."),
+    404: ("not_found", "There is no session 'build-7'."),
+    409: ("conflict", "Session build-7 is FAILED."),
+    413: ("body_too_large", "The body of this request may have at most 1048576 bytes."),
+    415: ("unsupported_media_type", "A body of the type 'text/plain' is not read here."),
+    416: ("range_not_satisfiable", "The file has 12 bytes."),
+    429: ("too_many_requests", "This token has made too many requests."),
+    500: ("internal_error", "Something went wrong that Torpor did not foresee."),
+    502: ("guest_econnrefused", "nobody listens on port 8080"),
+    503: ("no_room", "There is no room for one more machine."),
+    504: ("guest_etimedout", "The machine took too long."),
+    507: ("no_space", "The server's disk is full."),
+}
+EVERYWHERE = (401, 403, 429, 500)
+"""What every route may answer."""
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return how the OpenAPI document describes the errors of a route, besides those of all."""
+    described: dict[int | str, dict[str, Any]] = {}
+    for status in statuses:
+        name, message = _EXAMPLES[status]
+        example = {"id": name, "message": message, "request_id": "0f8fad5bd9cb469f"}
+        described[status] = {
+            "model": Error,
+            "description": _SAID[status],
+            "content": {"application/json": {"example": example}},
+        }
+    return described
+
+
+class Route(APIRoute):
+    """A route that refuses query parameters it does not know, and JSON that is not strict. What is
+    None is left out of its answers."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "response_model_exclude_none": True})
+        self._known = {
+            each.alias
+            for each in get_flat_params(self.dependant)
+            if isinstance(each.field_info, Query)
+        }
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what serves a request."""
+        serve = super().get_route_handler()
+
+        async def strictly(request: Request) -> Response:
+            self._check_parameters(request)
+            if self.body_field is not None and _has_body(request):
+                said = request.headers.get("content-type", "")
+                if media_type(said) not in JSON_TYPES:
+                    raise unsupported(said, JSON_TYPES)
+            return await serve(StrictRequest(request.scope, request.receive))
+
+        return strictly
+
+    def _check_parameters(self, request: Request) -> None:
+        wrong = [
+            f"query parameter {name!r} is not known"
+            for name in request.query_params
+            if name not in self._known
+        ]
+        wrong += [
+            f"query parameter {name!r} is there twice"
+            for name in self._known - {"label", "exclude"}
+            if len(request.query_params.getlist(name)) > 1
+        ]
+        if wrong:
+            raise RefusedError(invalid(wrong))
+
+
+def _has_body(request: Request) -> bool:
+    if "transfer-encoding" in request.headers:
+        return True
+    return request.headers.get("content-length", "0") not in ("", "0")
+
+
+def router(tag: str, prefix: str = BASE) -> APIRouter:
+    """Return a router for the routes of one resource."""
+    return APIRouter(prefix=prefix, tags=[tag], route_class=Route, responses=errors(*EVERYWHERE))
+
+
+def open_router(tag: str) -> APIRouter:
+    """Return a router for routes that need no token, at the top."""
+    return APIRouter(tags=[tag], route_class=Route, responses=errors(500))

@@ -1,0 +1,268 @@
+"""The server: everything opened in order, served, and closed in order."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from torpor.api.app import create_app
+from torpor.api.bearers import Bearers, is_valid
+from torpor.api.logs import configure_logs
+from torpor.images import Report, silent
+from torpor.sessions import Defaults, Keeping, LocalHost, RoomLimits, Sessions
+from torpor.settings import Places, Settings
+from torpor.settings.model import is_loopback
+from torpor.store import Database
+from torpor.store.errors import StoreError
+from torpor.vm import MIB
+
+log = logging.getLogger("torpor.server")
+
+ADMIN_TOKEN = "admin-token"  # noqa: S105 - a file's name
+"""The file below Torpor's home with the bearer that the first start makes."""
+GRACE_SECONDS = 30
+"""How long requests may take to their end when the server stops."""
+NOTE_EVERY = 60.0
+DEAD_MILLISECONDS = 120_000
+"""After how long a peer that takes nothing of what was sent to it is given up (tcp(7),
+TCP_USER_TIMEOUT), be it dead or just not reading: streams would otherwise wait for it for ever, and
+commands for these."""
+LARGEST_MESSAGE = 1 << 20
+"""Bytes of one message of a WebSocket."""
+
+
+class ListenError(Exception):
+    """The address cannot be listened on. The text says what to do."""
+
+
+async def serve(
+    settings: Settings,
+    places: Places,
+    *,
+    report: Report = silent,
+    listening: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve until SIGTERM or SIGINT. ``listening`` is told the URL as soon as requests are taken.
+
+    Machines run on when it returns, or are frozen first, as the settings have it. Raises
+    :exc:`ListenError`, :exc:`torpor.vm.VmError`, :exc:`torpor.images.ImageError` and
+    :exc:`torpor.store.errors.StoreError`, with nothing left open.
+    """
+    configure_logs()
+    with _stopped_by_signals() as stop:
+        async with AsyncExitStack() as stack:
+            opening = asyncio.ensure_future(_open(stack, settings, places, report))
+            stopping = asyncio.ensure_future(stop.wait())
+            await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if not opening.done():
+                opening.cancel()
+                await asyncio.gather(opening, return_exceptions=True)
+                return
+            app, listener = opening.result()
+            await _run(app, listener, stop, listening)
+    log.info("stopped")
+
+
+async def _open(
+    stack: AsyncExitStack, settings: Settings, places: Places, report: Report
+) -> tuple[FastAPI, socket.socket]:
+    """Open everything, each with its closing in ``stack``."""
+    # First the address: nothing is touched if another server has it.
+    listener = stack.enter_context(contextlib.closing(listen(settings)))
+    database = await Database.open(settings.database_url(places))
+    stack.push_async_callback(database.close)
+    bearers = None
+    if settings.authentication == "tokens":
+        bearers = await stack.enter_async_context(_open_bearers(database, places.home))
+    host = await LocalHost.open(places.home, places.cache, report)
+    stack.push_async_callback(host.close)
+    sessions = await Sessions.open(
+        database,
+        host,
+        defaults=Defaults(
+            settings.default_image,
+            settings.default_size,
+            settings.idle_timeout_seconds,
+            settings.max_sessions,
+        ),
+        limits=_room_limits(settings),
+        keeping=Keeping(
+            sample_seconds=settings.sample_seconds,
+            samples_days=settings.samples_keep_days,
+            events_days=settings.events_keep_days,
+        ),
+    )
+    stack.push_async_callback(sessions.close, freeze=settings.on_stop == "freeze")
+    return create_app(sessions, bearers, settings), listener
+
+
+def _room_limits(settings: Settings) -> RoomLimits:
+    limit = settings.memory_limit_mib
+    return RoomLimits(
+        reserve=settings.memory_reserve_mib * MIB, most=None if limit is None else limit * MIB
+    )
+
+
+def listen(settings: Settings) -> socket.socket:
+    """Return a socket that listens where the settings say. Raises :exc:`ListenError`."""
+    host, port = settings.address
+    if settings.authentication == "none" and not is_loopback(host):
+        raise ListenError(
+            f"Without authentication the server does not listen on {host}, which others reach."
+            " Nothing was started. Ask for tokens, or listen on 127.0.0.1."
+        )
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Linux gives these to the connections that are accepted.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_MILLISECONDS)
+            listener.bind(address)
+            listener.listen(1024)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        raise ListenError(
+            f"{settings.listen} cannot be listened on: {(error.strerror or str(error)).lower()}."
+            " Nothing was started. End what listens there, or set `listen` to another address."
+        ) from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL at which a socket is reached."""
+    host, port, *_ = listener.getsockname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+# Tokens
+
+
+@asynccontextmanager
+async def _open_bearers(database: Database, home: Path) -> AsyncIterator[Bearers]:
+    """Open the tokens, with one for an admin among them; what is noted of their use is written
+    down now and then, and at the end."""
+    bearers = await Bearers.open(database)
+    if not any(token.role == "admin" and is_valid(token) for token in bearers.list()):
+        _, bearer = await bearers.make("first", "admin")
+        write_secret(home / ADMIN_TOKEN, bearer)
+        log.info("a token for an admin is in %s", home / ADMIN_TOKEN)
+    noting = asyncio.create_task(_note_uses(bearers), name="uses of tokens")
+    try:
+        yield bearers
+    finally:
+        noting.cancel()
+        await asyncio.gather(noting, return_exceptions=True)
+        with contextlib.suppress(StoreError):
+            await bearers.note_uses()
+
+
+async def _note_uses(bearers: Bearers) -> None:
+    while True:
+        await asyncio.sleep(NOTE_EVERY)
+        try:
+            await bearers.note_uses()
+        except StoreError as error:
+            log.warning("uses of tokens were not written down: %s", error)
+
+
+def write_secret(file: Path, text: str) -> None:
+    """Write a file that only its owner may read, all at once."""
+    new = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "w") as opened:
+            opened.write(text + "\n")
+            opened.flush()
+            os.fsync(fd)
+        new.rename(file)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+# Running
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[asyncio.Event]:
+    """An event that SIGTERM and SIGINT set."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, which leaves signals to us, and ends streams before it waits for requests."""
+
+    def __init__(self, config: uvicorn.Config, closing: asyncio.Event) -> None:
+        super().__init__(config)
+        self._closing = closing
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._closing.set()
+        await super().shutdown(sockets)
+
+
+async def _run(
+    app: FastAPI,
+    listener: socket.socket,
+    stop: asyncio.Event,
+    listening: Callable[[str], None],
+) -> None:
+    """Serve requests until ``stop`` is set and those that are under way have ended."""
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="off",
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        ws_max_size=LARGEST_MESSAGE,
+        ws_per_message_deflate=False,
+        # Who is held up reads no pongs; the kernel finds out who is dead (DEAD_MILLISECONDS).
+        ws_ping_timeout=None,
+    )
+    server = _Uvicorn(config, app.state.parts.closing)
+    url = url_of(listener)
+
+    async def end() -> None:
+        await stop.wait()
+        log.info("stopping")
+        server.should_exit = True
+
+    ending = asyncio.create_task(end(), name="end of the server")
+    log.info("listening on %s", url)
+    listening(url)
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)

@@ -1,0 +1,129 @@
+"""What the routes are given: the parts of the server, and what every request brings."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, Path
+from starlette.requests import HTTPConnection, Request
+
+from torpor.api.bearers import Bearers, Caller
+from torpor.api.metrics import Metrics
+from torpor.sessions import Sessions
+from torpor.sessions.model import Actor, Key
+from torpor.settings import Settings
+from torpor.store.records import Session
+from torpor.vm import GuestAgent
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one server. ``closing`` is set when it is about to stop: streams end then.
+    ``bearers`` is None where no authentication is asked for."""
+
+    sessions: Sessions
+    bearers: Bearers | None
+    settings: Settings
+    metrics: Metrics
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def parts_of(connection: HTTPConnection) -> Parts:
+    """Return the parts of the server that serves a request."""
+    parts = connection.app.state.parts
+    assert isinstance(parts, Parts)
+    return parts
+
+
+def _sessions(connection: HTTPConnection) -> Sessions:
+    return parts_of(connection).sessions
+
+
+def caller_of(connection: HTTPConnection) -> Caller:
+    """Return who makes a request; the gate has put it there."""
+    caller = connection.state.caller
+    assert isinstance(caller, Caller)
+    return caller
+
+
+def _actor(connection: HTTPConnection) -> Actor:
+    return caller_of(connection).actor
+
+
+Service = Annotated[Sessions, Depends(_sessions)]
+By = Annotated[Actor, Depends(_actor)]
+Asker = Annotated[Caller, Depends(caller_of)]
+Server = Annotated[Parts, Depends(parts_of)]
+
+
+async def _key(
+    request: Request,
+    said: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            min_length=1,
+            max_length=255,
+            description="Torpor: what is asked for again with the same key is not done again; the"
+            " answer is that of the first time.",
+        ),
+    ] = None,
+) -> Key | None:
+    if said is None:
+        return None
+    # What makes a request the same: method, path, parameters and body.
+    what = hashlib.sha256()
+    for part in (request.method, request.url.path, request.url.query):
+        what.update(part.encode() + b"\0")
+    what.update(await request.body())
+    return Key(said, what.hexdigest())
+
+
+Idempotency = Annotated[Key | None, Depends(_key)]
+
+
+async def _found(
+    connection: HTTPConnection,
+    service: Service,
+    session_id: Annotated[
+        str,
+        Path(
+            max_length=64,
+            description="The session's id. Torpor: its name will do, or the beginning of its id (4"
+            " characters or more) if there is no other like it.",
+        ),
+    ],
+) -> Session:
+    found = await service.find(session_id)
+    connection.state.session = found.id
+    return found
+
+
+Found = Annotated[Session, Depends(_found)]
+"""The session that the path names. Raises NotFoundError."""
+
+
+def _id(found: Found) -> str:
+    return found.id
+
+
+SessionId = Annotated[str, Depends(_id)]
+"""Its id."""
+
+
+async def _used(service: Service, session_id: SessionId, by: By) -> AsyncIterator[GuestAgent]:
+    # FastAPI leaves this when the answer has been sent, or could not be.
+    async with service.use(session_id, by) as used:
+        yield used.agent
+
+
+Agent = Annotated[GuestAgent, Depends(_used)]
+"""The agent of the session's machine, which is thawed for it and stays until the answer has been
+sent."""
+
+
+def note(connection: HTTPConnection, **facts: Any) -> None:
+    """Add to what the event of this call will tell."""
+    connection.scope["state"].setdefault("noted", {}).update(facts)

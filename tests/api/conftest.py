@@ -1,0 +1,111 @@
+"""The application on a service whose machines are agents on this host, and clients of it."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from tests.api.guests import GuestHost
+from torpor.api import create_app
+from torpor.api.bearers import Bearers
+from torpor.sessions import Sessions
+from torpor.settings import Settings
+from torpor.store import Database
+from torpor.store.records import Event, Role
+
+BASE = "/v2/agents"
+
+
+class Api:
+    """The application, and what it stands on."""
+
+    def __init__(self, root: Path, **settings: Any) -> None:
+        self.root = root
+        self.settings = Settings(**settings)
+        self.host = GuestHost(root / "world")
+
+    async def open(self) -> "Api":
+        """Open all of it."""
+        self.database = await Database.open(f"sqlite:///{self.root}/torpor.db")
+        self.bearers = await Bearers.open(self.database)
+        self.sessions = await Sessions.open(self.database, self.host)
+        asked = self.bearers if self.settings.authentication == "tokens" else None
+        self.app = create_app(self.sessions, asked, self.settings)
+        self.tokens: dict[Role, str] = {}
+        for role in ("viewer", "approver", "operator", "admin"):
+            self.tokens[role] = (await self.bearers.make(role, role))[1]
+        return self
+
+    async def close(self) -> None:
+        """Close all of it."""
+        await self.sessions.close()
+        await self.host.close()
+        await self.database.close()
+
+    def client(self, role: Role | None = "operator", **options: Any) -> httpx.AsyncClient:
+        """Return a client with a token of a role, or with none."""
+        headers = {"authorization": f"Bearer {self.tokens[role]}"} if role else {}
+        transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
+        return httpx.AsyncClient(
+            transport=transport, base_url=f"http://torpor{BASE}", headers=headers, **options
+        )
+
+    async def ready(self, **wanted: Any) -> str:
+        """Return the id of a new session that runs."""
+        async with self.client() as client:
+            answer = await client.post("/sessions", params={"wait": "ready"}, json=wanted)
+            assert answer.status_code == 200, answer.text
+            return str(answer.json()["session"]["session_id"])
+
+    async def events(self, session: str | None = None) -> list[Event]:
+        """Return the events so far."""
+        return await self.sessions.events.after(None, session, 1000)
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[Api]:
+    opened = await Api(tmp_path, rate_limit_burst=100_000, rate_limit_per_second=100_000).open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
+    async with api.client() as opened:
+        yield opened
+
+
+@contextlib.asynccontextmanager
+async def served(api: Api) -> AsyncIterator[str]:
+    """Serve the application on a port of loopback; return where."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        api.app, log_config=None, lifespan="off", ws_ping_timeout=None, timeout_graceful_shutdown=5
+    )
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    host, port = listener.getsockname()
+    try:
+        yield f"{host}:{port}"
+    finally:
+        api.app.state.parts.closing.set()
+        server.should_exit = True
+        await serving
+        listener.close()
+
+
+async def eventually(ask: Callable[[], Awaitable[Any]], good: Callable[[Any], bool]) -> Any:
+    """Ask until the answer is good, for at most 10 s."""
+    for _ in range(500):
+        answer = await ask()
+        if good(answer):
+            return answer
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"it stays {answer}")

@@ -1,0 +1,99 @@
+"""A host whose machines are guest agents: processes of this host, spoken to through a socket.
+
+Everything is real but the machine: sessions, database, channel, agent, commands and files. What is
+paused has its agent stopped, and its channel cut; what is resumed is the same agent again.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.guest.conftest import Guest
+from tests.sessions.world import WorldHost
+from torpor.sessions.hosts import Kept, Running, StartEvent
+from torpor.vm import GuestAgent, MachineDiedError
+from torpor.vm.guest_statistics import GuestStatistics
+from torpor.vm.statistics import HostStatistics, Statistics
+
+
+class GuestHost(WorldHost):
+    """A world in which each machine has an agent as soon as somebody asks for it."""
+
+    def __init__(self, root: Path, step: float = 0.0) -> None:
+        super().__init__(root, step)
+        self._guests: dict[str, Guest] = {}
+        self._agents: dict[str, GuestAgent] = {}
+
+    def _whose(self, machine: str) -> str:
+        """Return which agent a machine has: it stays over pauses."""
+        return str(self._read("machines", machine)["guest"])
+
+    async def start(
+        self,
+        snapshot: str,
+        labels: Mapping[str, str],
+        event: StartEvent,
+        hostname: str | None = None,
+    ) -> Running:
+        running = await super().start(snapshot, labels, event, hostname)
+        content = self._read("machines", running.id)
+        if hostname is not None:
+            content["guest"] = running.id
+            self._write("machines", running.id, content)
+        guest = self._guests.get(content["guest"])
+        if guest is not None:
+            guest.process.send_signal(signal.SIGCONT)
+        return running
+
+    async def freeze(
+        self,
+        machine: str,
+        snapshot: str,
+        labels: Mapping[str, str],
+        *,
+        stop: bool,
+        children: int = 1,
+    ) -> Kept:
+        guest = self._guests.get(self._whose(machine))
+        if stop and guest is not None:
+            guest.process.send_signal(signal.SIGSTOP)
+            await self._cut(machine)
+        return await super().freeze(machine, snapshot, labels, stop=stop, children=children)
+
+    async def end(self, machine: str) -> None:
+        await self._cut(machine)
+        await super().end(machine)
+
+    async def _cut(self, machine: str) -> None:
+        agent = self._agents.pop(machine, None)
+        if agent is not None:
+            await agent.channel.close(MachineDiedError(f"Machine {machine} was ended."))
+
+    async def agent(self, machine: str) -> Any:
+        await self._step("agent")
+        whose = self._whose(machine)
+        if whose not in self._guests:
+            place = self.root / "guests" / whose
+            place.mkdir(parents=True)
+            self._guests[whose] = Guest(place)
+        found = self._agents.get(machine)
+        if found is None or found.channel.lost is not None:
+            found = self._agents[machine] = await self._guests[whose].attach()
+        return found
+
+    async def statistics(self, machine: str) -> Any:
+        host = HostStatistics((1.5,), 0.1, 0.2, 80 << 20, 40 << 20, 1, 2, 3, 4, 5, 6, 7, 8)
+        guest: GuestStatistics | None = None
+        return Statistics(host, guest)
+
+    async def close(self) -> None:
+        """End all agents."""
+        for machine in list(self._agents):
+            await self._cut(machine)
+        for guest in self._guests.values():
+            os.kill(guest.process.pid, signal.SIGCONT)
+            guest.end()
+        await asyncio.sleep(0)
