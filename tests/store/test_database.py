@@ -3,16 +3,19 @@ import os
 import random
 import signal
 import sqlite3
+import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from tests.store.made import START, event, sample, session
-from torpor.store import Database, events, samples, sessions
-from torpor.store import database as module
+from torpor.store import Database, driver, events, samples, sessions
 from torpor.store.errors import BusyError, DamagedError, DiskError, UrlError
 from torpor.store.ulids import Ulids
 
@@ -33,6 +36,36 @@ async def main():
         print(second, flush=True)
 
 asyncio.run(main())
+"""
+
+HURRIED = """
+import asyncio, random, sys
+from datetime import UTC, datetime
+from torpor.store import Database, events
+from torpor.store.records import Event
+from torpor.store.ulids import Ulids
+
+async def work(database, ulids):
+    while True:
+        async with database.write() as conn:
+            await events.append(conn, Event(ulids.new_id(), "x", datetime.now(UTC)))
+        async with database.read() as conn:
+            await events.last_id(conn)
+
+async def main(seconds):
+    database, ulids = await Database.open(sys.argv[1]), Ulids()
+    tasks = [asyncio.create_task(work(database, ulids)) for _ in range(12)]
+    await asyncio.sleep(seconds)
+    for _ in range(3):
+        for task in tasks:
+            task.cancel()
+        await asyncio.sleep(0)
+    if seconds > 0.02:
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await database.close()
+
+for number in range(8):
+    asyncio.run(main(number / 200))
 """
 
 
@@ -187,14 +220,14 @@ async def test_readers_that_are_cancelled_give_their_connections_back(database: 
 async def test_another_program_that_writes_for_long_is_named_as_the_cause(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(driver, "BUSY_SECONDS", 0.2)
     database = await Database.open(url)
     try:
         with closing(sqlite3.connect(database.file, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(BusyError, match="Another program"):
-                async with database.write():
-                    pass
+                async with database.write() as conn:
+                    await events.append(conn, event("b"))
             other.execute("ROLLBACK")
         async with database.write() as conn:
             await events.append(conn, event("a"))
@@ -346,3 +379,68 @@ async def test_what_a_writer_raises_itself_is_passed_on(database: Database) -> N
 
     with pytest.raises(FileNotFoundError):
         await fail()
+
+
+async def test_what_follows_an_error_that_ended_all_is_not_committed_alone(
+    database: Database,
+) -> None:
+    async def go_on_after_it() -> None:
+        async with database.write() as conn:
+            await events.append(conn, event("a"))
+            # As SQLite does by itself when a disk is full.
+            with suppress(IntegrityError):
+                await conn.exec_driver_sql(
+                    "INSERT OR ROLLBACK INTO events SELECT * FROM events WHERE id = 'a'"
+                )
+            with suppress(OperationalError):
+                await events.append(conn, event("b"))
+
+    with pytest.raises(OperationalError, match="ended this transaction"):
+        await go_on_after_it()
+    async with database.write() as conn:
+        await events.append(conn, event("c"))
+    assert await all_events(database) == ["c"]
+
+
+async def test_a_statement_costs_one_turn_of_the_thread(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[object] = []
+
+    def counted(work: Callable[..., object], *rest: object) -> object:
+        turns.append(work)
+        return partial(work, *rest)
+
+    async with database.write() as conn:
+        await sessions.insert(conn, session("one"))
+    await all_events(database)
+    monkeypatch.setattr(driver, "partial", counted)
+    async with database.read() as conn:
+        assert await sessions.get(conn, "id-of-one") is not None
+    assert len(turns) == 2  # and the end of the transaction
+    turns.clear()
+    async with database.write() as conn:
+        await sessions.update(conn, "id-of-one", generation=1)
+        await events.append(conn, event("a"))
+    assert len(turns) == 4
+
+
+def test_a_program_that_ends_in_a_hurry_ends_well(url: str) -> None:
+    command = [sys.executable, "-c", HURRIED, url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+async def test_an_opening_that_is_cancelled_leaves_nothing_open(url: str) -> None:
+    threads = set(threading.enumerate())
+    for turns in range(30):
+        opening = asyncio.create_task(Database.open(url))
+        for _ in range(turns):
+            await asyncio.sleep(0.0005)
+        opening.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await opening).close()
+    for thread in set(threading.enumerate()) - threads:
+        await asyncio.to_thread(thread.join, 10)
+    left = {str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()}
+    assert not [file for file in left if "torpor.db" in file]

@@ -338,7 +338,8 @@ class Lifecycle:
             if session.status in RUNS and wanted is None:
                 return session
             snapshot = await self._to_resume(session, wanted)
-            generation = session.generation + (0 if snapshot == session.snapshot else 1)
+            older = snapshot != session.snapshot or session.status is Status.FAILED
+            generation = session.generation + (1 if older else 0)
             self._room.take(session.id, snapshot)
             try:
                 async with self._operations.noted(

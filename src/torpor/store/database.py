@@ -6,27 +6,24 @@ for the one who writes. Each commit is on the disk when it returns (``synchronou
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from sqlalchemy import URL, Connection, event, make_url
+from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from torpor.store import backup
+from torpor.store.driver import connect, to_the_end
 from torpor.store.errors import UrlError
 from torpor.store.migrate import migrate
 from torpor.store.trouble import told, told_of_system
 
-T = TypeVar("T")
-
 Transaction = AsyncConnection
 """What :meth:`Database.read` and :meth:`Database.write` give, and each table's functions take."""
 
-BUSY_SECONDS = 10
-"""How long a writer waits for one of another program."""
 _READERS, _MORE_READERS = 4, 28  # connections that are kept, and those made when these are in use
 
 
@@ -42,8 +39,8 @@ class Database:
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        """Open the database at ``url`` (``sqlite:////path/of/the/file``, with ``%25`` for a percent sign),
-        made if there is none.
+        """Open the database at ``url``, made if there is none: ``sqlite:////path/of/the/file``,
+        with ``%25`` for a percent sign.
 
         Its tables are brought to what this version needs. Raises :exc:`UrlError`,
         :exc:`NewerSchemaError`, :exc:`DamagedError`, and what :meth:`write` raises.
@@ -82,13 +79,12 @@ class Database:
             try:
                 with told(self.file):
                     async with self._writer.connect() as conn:
-                        await conn.begin()
                         try:
                             yield conn
                         except BaseException:
-                            await _to_the_end(conn.rollback())
+                            await to_the_end(conn.rollback())
                             raise
-                        await _to_the_end(conn.commit())
+                        await to_the_end(conn.commit())
             finally:
                 self._holder = None
 
@@ -98,7 +94,7 @@ class Database:
         The copy is checked and on the disk when this returns; an older ``file`` is replaced then
         and not before. Raises :exc:`DiskFullError`, :exc:`DiskError` and :exc:`DamagedError`.
         """
-        await _to_the_end(asyncio.to_thread(backup.copy, self.file, file))
+        await to_the_end(asyncio.to_thread(backup.copy, self.file, file))
 
     async def close(self) -> None:
         """Close all connections. The last one writes the log back into the file."""
@@ -137,37 +133,11 @@ def _make(file: Path) -> None:
 
 
 def _engine(file: Path, *, writes: bool) -> AsyncEngine:
-    engine = create_async_engine(
+    return create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(file)),
+        async_creator=lambda *_, **__: connect(file, writes=writes),
         pool_size=1 if writes else _READERS,
         max_overflow=0 if writes else _MORE_READERS,
-        # Python's own idea of when a transaction begins is left out: it is said below.
-        connect_args={"timeout": BUSY_SECONDS, "isolation_level": None},
+        # A writer ends each transaction itself; one more end would be one more turn.
+        pool_reset_on_return=None if writes else "rollback",
     )
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def connected(connection: Any, _record: object) -> None:
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.execute("PRAGMA synchronous=FULL")
-        cursor.execute("PRAGMA foreign_keys=ON")
-        if not writes:
-            cursor.execute("PRAGMA query_only=ON")
-        cursor.close()
-
-    @event.listens_for(engine.sync_engine, "begin")
-    def begun(connection: Connection) -> None:
-        # A writer that begins as a reader may find later that another one was quicker, and fail.
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
-
-
-async def _to_the_end(work: Awaitable[T]) -> T:
-    # A commit, rollback or copy that is left half-way would go on behind its owner's back.
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise
