@@ -96,7 +96,7 @@ def seat(arguments: Sequence[str], environment: dict[str, str]) -> Iterator[Seat
         stderr=terminal,
         env=os.environ | {"TERM": "xterm"} | environment,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     try:
         # The terminal's own end stays open here: what it is set to can be read after the end.

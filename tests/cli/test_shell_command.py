@@ -1,16 +1,14 @@
-"""``torpor shell``: a terminal that survives pauses and restarts, and is put back on every way out."""
+"""``torpor shell``: a terminal that survives pauses and restarts, and is always put back."""
 
 import json
-import os
 import signal
 import time
 from typing import Any
 
 import pytest
-from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket
 
-from tests.cli.seats import COLUMNS, ROWS, Seat, seat
+from tests.cli.seats import COLUMNS, ROWS, seat
 from tests.cli.test_exec_command import PATH, command, ends, environment
 from tests.client.double import Double, output
 
