@@ -102,6 +102,20 @@ async def test_it_is_ended_when_it_is_told_why(watched: Watched) -> None:
         await ending
 
 
+async def test_who_is_cancelled_while_it_ends_takes_the_news_from_nobody(
+    watched: Watched,
+) -> None:
+    ending = asyncio.create_task(watched.process.end())
+    async with asyncio.timeout(10):
+        await watched.died.wait()
+        ending.cancel()
+        await asyncio.wait([ending])
+        assert watched.process.gone is None
+        watched.process.tell(REBOOTED)
+        await watched.process.end()
+    assert watched.process.gone is REBOOTED
+
+
 async def test_who_no_longer_watches_is_told_nothing(watched: Watched) -> None:
     watched.process.unwatch()
     async with asyncio.timeout(10):

@@ -142,7 +142,8 @@ class MachineProcess:
         """End it, and return when it is told why it went; at once if nobody watches over it."""
         if self._watch is not None:
             self.kill()
-            await self._gone
+            # Awaited itself, the future would be cancelled together with who awaits it.
+            await asyncio.wait([self._gone])
 
     # Letting go
 
