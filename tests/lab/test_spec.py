@@ -70,11 +70,11 @@ def test_all_promises_can_be_kept() -> None:
         ({"freeze_64mib_of_128": 0.07}, ["S3"]),
         ({"full_save": 0.29}, ["S4"]),
         ({"freeze_64mib": 0.25}, ["S2", "S3", "S4"]),
-        ({"thaw_ready_64mib": 0.36}, ["S5"]),
-        ({"fork_window": 0.26}, ["S6"]),
-        ({"fork_10_ready": 2.1}, ["S7"]),
-        ({"fork_10_first_exec": 3.6}, ["S8"]),
-        ({"exec_roundtrip": 0.061}, ["S9"]),
+        ({"thaw_ready_64mib": 0.42}, ["S5"]),
+        ({"fork_window": 0.32}, ["S6"]),
+        ({"fork_10_ready": 2.6}, ["S7"]),
+        ({"fork_10_first_exec": 4.4}, ["S8"]),
+        ({"exec_roundtrip": 0.079}, ["S9"]),
         ({"idle_machine_mib": 48.1}, ["S10"]),
         ({"idle_machine_cpu": 0.51}, ["S11"]),
         ({"echo_terminal": 0.016}, ["S12"]),
@@ -92,8 +92,9 @@ def test_a_promise_that_is_not_kept_is_told(changed: dict[str, float], numbers: 
 
 def test_the_median_counts() -> None:
     figure = next(each for each in FIGURES if each.name == "exec_roundtrip")
-    rows = (Row(figure, (0.01, 0.02, 9.0)),)
-    check = next(each for each in spec(Results({}, rows)) if each.name == "S9 exec_roundtrip")
+    measured = (*results(exec_roundtrip=None).rows, Row(figure, (0.01, 0.02, 9.0)))
+    found = spec(Results({}, measured))
+    check = next(each for each in found if each.name == "S9 exec_roundtrip")
     assert check.ok
 
 

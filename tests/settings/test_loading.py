@@ -185,6 +185,8 @@ def test_the_database_is_at_home_unless_another_is_named() -> None:
     places = Places(home=Path("/h"), cache=Path("/c"))
     assert Settings().database_url(places) == "sqlite:////h/database/torpor.db"
     assert Settings(database="sqlite:////x").database_url(places) == "sqlite:////x"
+    odd = Places(home=Path("/50%20?#x"), cache=Path("/c"))
+    assert Settings().database_url(odd) == "sqlite:////50%2520%3F%23x/database/torpor.db"
 
 
 def test_a_setting_does_not_change() -> None:

@@ -22,6 +22,7 @@ VALUES = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=12,
 )
 ODD = {"z": 1, "a": {"ü": "\x00 \ud800 \U0001f9ca", "": [None, True, 1.0, 1e300]}, "B": 2**80}
 

@@ -3,16 +3,19 @@ import os
 import random
 import signal
 import sqlite3
+import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from tests.store.made import START, event, later, sample, session
-from torpor.store import Database, events, samples, sessions
-from torpor.store import database as module
+from tests.store.made import START, event, sample, session
+from torpor.store import Database, driver, events, samples, sessions
 from torpor.store.errors import BusyError, DamagedError, DiskError, UrlError
 from torpor.store.ulids import Ulids
 
@@ -33,6 +36,36 @@ async def main():
         print(second, flush=True)
 
 asyncio.run(main())
+"""
+
+HURRIED = """
+import asyncio, random, sys
+from datetime import UTC, datetime
+from torpor.store import Database, events
+from torpor.store.records import Event
+from torpor.store.ulids import Ulids
+
+async def work(database, ulids):
+    while True:
+        async with database.write() as conn:
+            await events.append(conn, Event(ulids.new_id(), "x", datetime.now(UTC)))
+        async with database.read() as conn:
+            await events.last_id(conn)
+
+async def main(seconds):
+    database, ulids = await Database.open(sys.argv[1]), Ulids()
+    tasks = [asyncio.create_task(work(database, ulids)) for _ in range(12)]
+    await asyncio.sleep(seconds)
+    for _ in range(3):
+        for task in tasks:
+            task.cancel()
+        await asyncio.sleep(0)
+    if seconds > 0.02:
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await database.close()
+
+for number in range(8):
+    asyncio.run(main(number / 200))
 """
 
 
@@ -187,14 +220,14 @@ async def test_readers_that_are_cancelled_give_their_connections_back(database: 
 async def test_another_program_that_writes_for_long_is_named_as_the_cause(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(driver, "BUSY_SECONDS", 0.2)
     database = await Database.open(url)
     try:
         with closing(sqlite3.connect(database.file, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(BusyError, match="Another program"):
-                async with database.write():
-                    pass
+                async with database.write() as conn:
+                    await events.append(conn, event("b"))
             other.execute("ROLLBACK")
         async with database.write() as conn:
             await events.append(conn, event("a"))
@@ -262,7 +295,7 @@ async def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path) -> None
 
 async def test_a_place_where_no_file_can_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DiskError, match="Not a directory") as refused:
+    with pytest.raises(DiskError, match="File exists") as refused:
         await Database.open(f"sqlite:///{tmp_path}/file/torpor.db")
     assert str(tmp_path) in refused.value.happened
 
@@ -315,16 +348,15 @@ async def test_a_backup_that_cannot_be_written_says_where(
 async def test_a_damaged_database_gives_no_backup(url: str, tmp_path: Path) -> None:
     database = await Database.open(url)
     async with database.write() as conn:
-        for number in range(200):
-            await events.append(conn, event(f"{number:09}", at=later(number), data={"x": "y" * 99}))
+        for number in range(500):
+            await events.append(conn, event(f"{number:09}", data={"x": "y" * 999}))
     await database.close()
     (tmp_path / "copy.db").write_text("the backup of yesterday")
     with (tmp_path / "kept/torpor.db").open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
-        # The first page has the schema; in the others whole leaves are overwritten.
-        for page in range(size // 4096 // 2, size // 4096):
-            file.seek(page * 4096)
-            file.write(b"\x0d" + b"\xff" * 4095)
+        # The first pages have the schema, the last ones only events.
+        file.seek(size * 3 // 4)
+        file.write(b"\xff" * (size // 4))
     database = await Database.open(url)
     try:
         with pytest.raises(DamagedError, match="not sound"):
@@ -347,3 +379,68 @@ async def test_what_a_writer_raises_itself_is_passed_on(database: Database) -> N
 
     with pytest.raises(FileNotFoundError):
         await fail()
+
+
+async def test_what_follows_an_error_that_ended_all_is_not_committed_alone(
+    database: Database,
+) -> None:
+    async def go_on_after_it() -> None:
+        async with database.write() as conn:
+            await events.append(conn, event("a"))
+            # As SQLite does by itself when a disk is full.
+            with suppress(IntegrityError):
+                await conn.exec_driver_sql(
+                    "INSERT OR ROLLBACK INTO events SELECT * FROM events WHERE id = 'a'"
+                )
+            with suppress(OperationalError):
+                await events.append(conn, event("b"))
+
+    with pytest.raises(OperationalError, match="ended this transaction"):
+        await go_on_after_it()
+    async with database.write() as conn:
+        await events.append(conn, event("c"))
+    assert await all_events(database) == ["c"]
+
+
+async def test_a_statement_costs_one_turn_of_the_thread(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[object] = []
+
+    def counted(work: Callable[..., object], *rest: object) -> object:
+        turns.append(work)
+        return partial(work, *rest)
+
+    async with database.write() as conn:
+        await sessions.insert(conn, session("one"))
+    await all_events(database)
+    monkeypatch.setattr(driver, "partial", counted)
+    async with database.read() as conn:
+        assert await sessions.get(conn, "id-of-one") is not None
+    assert len(turns) == 2  # and the end of the transaction
+    turns.clear()
+    async with database.write() as conn:
+        await sessions.update(conn, "id-of-one", generation=1)
+        await events.append(conn, event("a"))
+    assert len(turns) == 4
+
+
+def test_a_program_that_ends_in_a_hurry_ends_well(url: str) -> None:
+    command = [sys.executable, "-c", HURRIED, url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+async def test_an_opening_that_is_cancelled_leaves_nothing_open(url: str) -> None:
+    threads = set(threading.enumerate())
+    for turns in range(30):
+        opening = asyncio.create_task(Database.open(url))
+        for _ in range(turns):
+            await asyncio.sleep(0.0005)
+        opening.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await opening).close()
+    for thread in set(threading.enumerate()) - threads:
+        await asyncio.to_thread(thread.join, 10)
+    left = {str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()}
+    assert not [file for file in left if "torpor.db" in file]

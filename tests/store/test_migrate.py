@@ -67,7 +67,7 @@ async def test_a_place_with_a_percent_sign_is_no_matter(
 ) -> None:
     (tmp_path / "100%").symlink_to(migrate.MIGRATIONS.parent)
     monkeypatch.setattr(migrate, "MIGRATIONS", tmp_path / "100%" / "migrations")
-    await (await Database.open(f"sqlite:///{tmp_path}/50%20/torpor.db")).close()
+    await (await Database.open(f"sqlite:///{tmp_path}/50%2520/torpor.db")).close()
     assert (tmp_path / "50%20/torpor.db").is_file()
 
 

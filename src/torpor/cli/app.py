@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from torpor.cli import checkpoints, command, file, log, service, session
 from torpor.cli.image import app as image
 from torpor.cli.lab import app as lab
 from torpor.cli.running import run, working_places
@@ -13,10 +14,11 @@ app = typer.Typer(
     name="torpor",
     help="Runs agents in microVMs that can be frozen, thawed and forked.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+for part in (service, session, command, file, checkpoints, log):
+    app.add_typer(part.app)
 app.add_typer(image, name="image")
 app.add_typer(lab, name="lab")
 app.add_typer(snapshot, name="snapshot")

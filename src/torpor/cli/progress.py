@@ -5,12 +5,31 @@ already says nothing.
 """
 
 from types import TracebackType
+from typing import Protocol
 
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from torpor.images import Step
+
+class Step(Protocol):
+    """One moment of some work: ``done`` of ``total``, in ``unit``, None where it is not known."""
+
+    @property
+    def name(self) -> str:
+        """What is done; a step of the same name takes the place of the one before."""
+
+    @property
+    def done(self) -> int | None:
+        """How much of it there is."""
+
+    @property
+    def total(self) -> int | None:
+        """How much there is to be."""
+
+    @property
+    def unit(self) -> str:
+        """What is counted: ``bytes``, or another word."""
 
 
 class Shown:

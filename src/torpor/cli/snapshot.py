@@ -223,11 +223,9 @@ def size_of(text: str) -> int:
     return int(float(found[1]) * UNITS[found[2]])
 
 
-def age_of(text: str) -> timedelta:
+def age_of(text: str, option: str = "--older-than") -> timedelta:
     """Return what an age like ``30d`` says. Ends the program with 2 if it is none."""
     found = re.fullmatch(r"(\d{1,5})(h|d|w)", text)
     if found is None:
-        raise typer.BadParameter(
-            f"{text!r} is no age; say 12h, 30d or 8w", param_hint="--older-than"
-        )
+        raise typer.BadParameter(f"{text!r} is no age; say 12h, 30d or 8w", param_hint=option)
     return timedelta(**{AGES[found[2]]: int(found[1])})

@@ -1,1 +1,129 @@
-"""A client for the HTTP API."""
+"""The client of Torpor's API: :class:`Client`, and :class:`AsyncClient` for coroutines.
+
+It needs nothing of the other packages. What is asked for is described once, in ``calls``, as plain
+data; the two clients only send that and wait for it.
+
+``AsyncClient`` is imported when it is first asked for: who only waits needs no asyncio.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from torpor.client.client import Client
+from torpor.client.errors import (
+    AnswerError,
+    ApiError,
+    ClientError,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    RateLimitedError,
+    ServerError,
+    TargetError,
+    TimedOutError,
+    UnauthorizedError,
+    UnavailableError,
+    UnreachableError,
+)
+from torpor.client.exec_stream import (
+    Disconnected,
+    Exit,
+    Gap,
+    Item,
+    Output,
+    Paused,
+    Reconnected,
+    Resumed,
+)
+from torpor.client.machine_records import (
+    Exec,
+    FileChange,
+    FileEntry,
+    FileStatus,
+    Process,
+    Ran,
+    Terminal,
+    Unpacked,
+)
+from torpor.client.records import (
+    Checkpoint,
+    Event,
+    Forked,
+    ForkFailure,
+    History,
+    Node,
+    Page,
+    Recoverable,
+    RolledBack,
+    Session,
+    Tree,
+)
+from torpor.client.service_records import HostStatus, NewToken, Sample, Size, Token, Who
+from torpor.client.target import URL, is_local
+from torpor.client.tries import Patience
+
+if TYPE_CHECKING:
+    from torpor.client.async_client import AsyncClient
+
+__all__ = [
+    "URL",
+    "AnswerError",
+    "ApiError",
+    "AsyncClient",
+    "Checkpoint",
+    "Client",
+    "ClientError",
+    "ConflictError",
+    "Disconnected",
+    "Event",
+    "Exec",
+    "Exit",
+    "FileChange",
+    "FileEntry",
+    "FileStatus",
+    "ForbiddenError",
+    "ForkFailure",
+    "Forked",
+    "Gap",
+    "History",
+    "HostStatus",
+    "InvalidError",
+    "Item",
+    "NewToken",
+    "Node",
+    "NotFoundError",
+    "Output",
+    "Page",
+    "Patience",
+    "Paused",
+    "Process",
+    "Ran",
+    "RateLimitedError",
+    "Reconnected",
+    "Recoverable",
+    "Resumed",
+    "RolledBack",
+    "Sample",
+    "ServerError",
+    "Session",
+    "Size",
+    "TargetError",
+    "Terminal",
+    "TimedOutError",
+    "Token",
+    "Tree",
+    "UnauthorizedError",
+    "UnavailableError",
+    "Unpacked",
+    "UnreachableError",
+    "Who",
+    "is_local",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "AsyncClient":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from torpor.client.async_client import AsyncClient
+
+    return AsyncClient

@@ -2,6 +2,7 @@
 
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import quote
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -50,7 +51,7 @@ class Settings(BaseSettings):
         ge=0,
         description="Memory of the host, in MiB, that is left free when a machine is started.",
     )
-    memory_limit_mib: Annotated[Whole, Field(ge=1)] | None = Field(
+    memory_limit_mib: Annotated[int, Field(ge=1), BeforeValidator(_no_truth)] | None = Field(
         None,
         description="The most memory, in MiB, that running machines may be promised in all. "
         "Without it: what the host has free decides.",
@@ -150,7 +151,7 @@ class Settings(BaseSettings):
 
     def database_url(self, places: Places) -> str:
         """Return the URL of the database of an installation."""
-        return self.database or f"sqlite:///{places.home}/database/torpor.db"
+        return self.database or f"sqlite:///{quote(str(places.home))}/database/torpor.db"
 
 
 def parsed_address(listen: str) -> tuple[str, int]:

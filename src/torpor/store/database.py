@@ -6,27 +6,24 @@ for the one who writes. Each commit is on the disk when it returns (``synchronou
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from sqlalchemy import URL, Connection, event, make_url
+from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from torpor.store import backup
+from torpor.store.driver import connect, finished
 from torpor.store.errors import UrlError
 from torpor.store.migrate import migrate
 from torpor.store.trouble import told, told_of_system
 
-T = TypeVar("T")
-
 Transaction = AsyncConnection
 """What :meth:`Database.read` and :meth:`Database.write` give, and each table's functions take."""
 
-BUSY_SECONDS = 10
-"""How long a writer waits for one of another program."""
 _READERS, _MORE_READERS = 4, 28  # connections that are kept, and those made when these are in use
 
 
@@ -42,7 +39,8 @@ class Database:
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        """Open the database at ``url`` (``sqlite:////path/of/the/file``), made if there is none.
+        """Open the database at ``url``, made if there is none: ``sqlite:////path/of/the/file``,
+        with ``%25`` for a percent sign.
 
         Its tables are brought to what this version needs. Raises :exc:`UrlError`,
         :exc:`NewerSchemaError`, :exc:`DamagedError`, and what :meth:`write` raises.
@@ -60,10 +58,14 @@ class Database:
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:
-        """A connection that sees the database as it is now, until its end, and cannot write."""
+        """A connection that sees one moment of the database, that of its first look, and cannot
+        write."""
         with told(self.file):
-            async with self._readers.connect() as conn:
+            conn = await self._readers.connect()
+            try:
                 yield conn
+            finally:
+                await _end(conn)
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
@@ -79,13 +81,12 @@ class Database:
             self._holder = asyncio.current_task()
             try:
                 with told(self.file):
-                    async with self._writer.connect() as conn:
-                        try:
-                            yield conn
-                        except BaseException:
-                            await _to_the_end(conn.rollback())
-                            raise
-                        await _to_the_end(conn.commit())
+                    conn = await self._writer.connect()
+                    try:
+                        yield conn
+                        await conn.commit()
+                    finally:
+                        await _end(conn)
             finally:
                 self._holder = None
 
@@ -95,7 +96,8 @@ class Database:
         The copy is checked and on the disk when this returns; an older ``file`` is replaced then
         and not before. Raises :exc:`DiskFullError`, :exc:`DiskError` and :exc:`DamagedError`.
         """
-        await _to_the_end(asyncio.to_thread(backup.copy, self.file, file))
+        loop = asyncio.get_running_loop()
+        await finished(loop.run_in_executor(None, backup.copy, self.file, file))
 
     async def close(self) -> None:
         """Close all connections. The last one writes the log back into the file."""
@@ -134,37 +136,18 @@ def _make(file: Path) -> None:
 
 
 def _engine(file: Path, *, writes: bool) -> AsyncEngine:
-    engine = create_async_engine(
+    return create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(file)),
+        async_creator=lambda *_, **__: connect(file, writes=writes),
         pool_size=1 if writes else _READERS,
         max_overflow=0 if writes else _MORE_READERS,
-        # Python's own idea of when a transaction begins is left out: it is said below.
-        connect_args={"timeout": BUSY_SECONDS, "isolation_level": None},
+        pool_reset_on_return=None,  # _end does it; once more would be one more turn
     )
 
-    @event.listens_for(engine.sync_engine, "connect")
-    def connected(connection: Any, _record: object) -> None:
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.execute("PRAGMA synchronous=FULL")
-        cursor.execute("PRAGMA foreign_keys=ON")
-        if not writes:
-            cursor.execute("PRAGMA query_only=ON")
-        cursor.close()
 
-    @event.listens_for(engine.sync_engine, "begin")
-    def begun(connection: Connection) -> None:
-        # A writer that begins as a reader may find later that another one was quicker, and fail.
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
-
-
-async def _to_the_end(work: Awaitable[T]) -> T:
-    # A commit, rollback or copy that is left half-way would go on behind its owner's back.
-    task = asyncio.ensure_future(work)
+async def _end(conn: AsyncConnection) -> None:
+    # Not by ``async with``: that ends it in a task, which whoever ends an event loop may cancel.
     try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise
+        await conn.rollback()
+    finally:
+        await conn.close()

@@ -27,8 +27,7 @@ async def after(
     chosen = _of(session)
     if cursor is not None:
         chosen = chosen.where(table.c.id > cursor)
-    found = await conn.execute(chosen.order_by(table.c.id).limit(limit))
-    return [Event(**row) for row in found.mappings()]
+    return await rows.listed(conn, Event, chosen.order_by(table.c.id).limit(limit))
 
 
 async def before(
@@ -41,8 +40,7 @@ async def before(
     chosen = _of(session)
     if cursor is not None:
         chosen = chosen.where(table.c.id < cursor)
-    found = await conn.execute(chosen.order_by(table.c.id.desc()).limit(limit))
-    return [Event(**row) for row in found.mappings()][::-1]
+    return (await rows.listed(conn, Event, chosen.order_by(table.c.id.desc()).limit(limit)))[::-1]
 
 
 async def last_id(conn: AsyncConnection) -> str | None:

@@ -53,8 +53,7 @@ async def finish(
 async def by_key(conn: AsyncConnection, actor: str, key: str) -> Operation | None:
     """Return the operation that an actor asked for with this idempotency key, or None."""
     chosen = select(table).where(table.c.actor == actor, table.c.key == key)
-    row = (await conn.execute(chosen)).mappings().first()
-    return None if row is None else Operation(**row)
+    return await rows.first(conn, Operation, chosen)
 
 
 async def free_key(conn: AsyncConnection, operation: str) -> None:
@@ -65,8 +64,7 @@ async def free_key(conn: AsyncConnection, operation: str) -> None:
 async def unfinished(conn: AsyncConnection) -> list[Operation]:
     """Return the operations of which no end is noted, the oldest first."""
     chosen = select(table).where(table.c.ended_at.is_(None))
-    found = await conn.execute(chosen.order_by(table.c.id))
-    return [Operation(**row) for row in found.mappings()]
+    return await rows.listed(conn, Operation, chosen.order_by(table.c.id))
 
 
 async def last_id(conn: AsyncConnection) -> str | None:

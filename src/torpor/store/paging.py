@@ -4,17 +4,20 @@ The place is a time and an id and not a count, so rows that come or go meanwhile
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import RowMapping, Select, Table, literal, tuple_
+from sqlalchemy import Select, Table, literal, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.store.columns import Moment, microseconds, moment
 from torpor.store.errors import CursorError
+from torpor.store.records import Session, Snapshot
+from torpor.store.rows import listed
 
 T = TypeVar("T")
+R = TypeVar("R", Session, Snapshot)
 _CURSOR = re.compile(r"(\d{1,17})-([\x21-\x7e]{1,200})", re.ASCII)
 
 
@@ -27,11 +30,16 @@ class Page(Generic[T]):
 
 
 async def newest_first(
-    conn: AsyncConnection, chosen: Select[Any], table: Table, limit: int, after: str | None
-) -> tuple[Sequence[RowMapping], str | None]:
-    """Return at most ``limit`` of the chosen rows, and the cursor of the next page or None.
+    conn: AsyncConnection,
+    record: Callable[..., R],
+    chosen: Select[Any],
+    table: Table,
+    limit: int,
+    after: str | None,
+) -> Page[R]:
+    """Return at most ``limit`` of the chosen rows of a record's table.
 
-    Raises :exc:`CursorError` if ``after`` is not such a cursor.
+    Raises :exc:`CursorError` if ``after`` is not a page's ``next_cursor``.
     """
     if limit < 1:
         raise ValueError(f"a page has at least one item, not {limit}")
@@ -45,8 +53,8 @@ async def newest_first(
         )
     # One more than asked for tells whether there is a next page.
     ordered = chosen.order_by(table.c.created_at.desc(), table.c.id.desc()).limit(limit + 1)
-    rows = (await conn.execute(ordered)).mappings().all()
-    if len(rows) <= limit:
-        return rows, None
-    last = rows[limit - 1]
-    return rows[:limit], f"{microseconds(last['created_at'])}-{last['id']}"
+    found = await listed(conn, record, ordered)
+    if len(found) <= limit:
+        return Page(found, None)
+    last = found[limit - 1]
+    return Page(found[:limit], f"{microseconds(last.created_at)}-{last.id}")

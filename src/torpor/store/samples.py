@@ -29,8 +29,7 @@ async def of_session(
         chosen = chosen.where(table.c.at >= since)
     if until is not None:
         chosen = chosen.where(table.c.at < until)
-    found = await conn.execute(chosen.order_by(table.c.at))
-    return [Sample(**row) for row in found.mappings()]
+    return await rows.listed(conn, Sample, chosen.order_by(table.c.at))
 
 
 async def prune(conn: AsyncConnection, before: datetime) -> int:

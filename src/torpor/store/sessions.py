@@ -55,8 +55,7 @@ async def find(conn: AsyncConnection, name: str) -> Session | None:
 
     Those that are destroyed or failed hold none any more.
     """
-    row = (await conn.execute(select(table).where(*_holds(name)))).mappings().first()
-    return None if row is None else Session(**row)
+    return await rows.first(conn, Session, select(table).where(*_holds(name)))
 
 
 async def beginning_with(conn: AsyncConnection, prefix: str, limit: int = 2) -> list[Session]:
@@ -64,8 +63,7 @@ async def beginning_with(conn: AsyncConnection, prefix: str, limit: int = 2) -> 
     chosen = select(table).where(
         table.c.id.startswith(prefix, autoescape=True), table.c.status != Status.DESTROYED
     )
-    found = await conn.execute(chosen.order_by(table.c.id).limit(limit))
-    return [Session(**row) for row in found.mappings()]
+    return await rows.listed(conn, Session, chosen.order_by(table.c.id).limit(limit))
 
 
 async def update(conn: AsyncConnection, session: str, **changes: Any) -> Session:
@@ -105,22 +103,19 @@ async def page(conn: AsyncConnection, query: SessionQuery) -> Page[Session]:
             session_labels.c.key == key, session_labels.c.value == value
         )
         chosen = chosen.where(table.c.id.in_(labelled))
-    found, cursor = await newest_first(conn, chosen, table, query.limit, query.after)
-    return Page([Session(**row) for row in found], cursor)
+    return await newest_first(conn, Session, chosen, table, query.limit, query.after)
 
 
 async def live(conn: AsyncConnection) -> list[Session]:
     """Return all sessions that are not destroyed, the oldest first."""
     kept = [status for status in Status if status is not Status.DESTROYED]
     chosen = select(table).where(table.c.status.in_(kept))
-    found = await conn.execute(chosen.order_by(table.c.created_at, table.c.id))
-    return [Session(**row) for row in found.mappings()]
+    return await rows.listed(conn, Session, chosen.order_by(table.c.created_at, table.c.id))
 
 
 async def of_machine(conn: AsyncConnection, machine: str) -> Session | None:
     """Return the session that this machine runs, or None."""
-    row = (await conn.execute(select(table).where(table.c.machine == machine))).mappings().first()
-    return None if row is None else Session(**row)
+    return await rows.first(conn, Session, select(table).where(table.c.machine == machine))
 
 
 async def standing_on(conn: AsyncConnection, snapshot: str) -> bool:
@@ -134,21 +129,19 @@ async def standing_on(conn: AsyncConnection, snapshot: str) -> bool:
 async def children(conn: AsyncConnection, session: str) -> list[Session]:
     """Return the sessions that were forked from one, the oldest first, destroyed ones too."""
     chosen = select(table).where(table.c.parent == session)
-    found = await conn.execute(chosen.order_by(table.c.created_at, table.c.id))
-    return [Session(**row) for row in found.mappings()]
+    return await rows.listed(conn, Session, chosen.order_by(table.c.created_at, table.c.id))
 
 
 async def with_status(conn: AsyncConnection, statuses: Collection[Status]) -> list[Session]:
     """Return the sessions in one of these states, the oldest first."""
     chosen = select(table).where(table.c.status.in_(statuses))
-    found = await conn.execute(chosen.order_by(table.c.created_at, table.c.id))
-    return [Session(**row) for row in found.mappings()]
+    return await rows.listed(conn, Session, chosen.order_by(table.c.created_at, table.c.id))
 
 
 async def counts(conn: AsyncConnection) -> dict[Status, int]:
     """Return how many sessions there are in each status, those with none included."""
     found = await conn.execute(select(table.c.status, func.count()).group_by(table.c.status))
-    counted = dict(found.all())
+    counted: dict[Status, int] = dict(found.all())
     return {status: counted.get(status, 0) for status in Status}
 
 

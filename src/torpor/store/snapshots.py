@@ -24,8 +24,7 @@ async def get(conn: AsyncConnection, snapshot: str) -> Snapshot | None:
 async def by_checkpoint(conn: AsyncConnection, session: str, checkpoint: str) -> Snapshot | None:
     """Return the snapshot of a session that is known as this checkpoint, or None."""
     chosen = select(table).where(table.c.session == session, table.c.checkpoint == checkpoint)
-    row = (await conn.execute(chosen)).mappings().first()
-    return None if row is None else Snapshot(**row)
+    return await rows.first(conn, Snapshot, chosen)
 
 
 async def update(conn: AsyncConnection, snapshot: str, **changes: Any) -> Snapshot:
@@ -47,14 +46,12 @@ async def remove(conn: AsyncConnection, snapshot: str) -> bool:
 async def of_session(conn: AsyncConnection, session: str) -> list[Snapshot]:
     """Return all snapshots of a session, the oldest first."""
     chosen = select(table).where(table.c.session == session)
-    found = await conn.execute(chosen.order_by(table.c.created_at, table.c.id))
-    return [Snapshot(**row) for row in found.mappings()]
+    return await rows.listed(conn, Snapshot, chosen.order_by(table.c.created_at, table.c.id))
 
 
 async def of_all(conn: AsyncConnection) -> list[Snapshot]:
     """Return the snapshots of all sessions, the oldest first."""
-    found = await conn.execute(select(table).order_by(table.c.created_at, table.c.id))
-    return [Snapshot(**row) for row in found.mappings()]
+    return await rows.listed(conn, Snapshot, select(table).order_by(table.c.created_at, table.c.id))
 
 
 async def stored_bytes(conn: AsyncConnection) -> dict[str, int]:
@@ -72,8 +69,6 @@ async def page(
     """
     chosen = select(table).where(
         table.c.session == session,
-        table.c.kind.in_(("checkpoint", "fork")),
         table.c.checkpoint.is_not(None),
     )
-    found, cursor = await newest_first(conn, chosen, table, limit, after)
-    return Page([Snapshot(**row) for row in found], cursor)
+    return await newest_first(conn, Snapshot, chosen, table, limit, after)

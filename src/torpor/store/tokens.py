@@ -22,8 +22,7 @@ async def get(conn: AsyncConnection, token: str) -> Token | None:
 
 async def all(conn: AsyncConnection) -> list[Token]:  # noqa: A001 - read as tokens.all
     """Return all tokens, the oldest first, those that are revoked or expired included."""
-    found = await conn.execute(select(table).order_by(table.c.created_at, table.c.id))
-    return [Token(**row) for row in found.mappings()]
+    return await rows.listed(conn, Token, select(table).order_by(table.c.created_at, table.c.id))
 
 
 async def update(conn: AsyncConnection, token: str, **changes: Any) -> Token:

@@ -1,0 +1,59 @@
+"""The server, its host and its tokens, as people read them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from torpor.cli.session_tables import STYLES, ago
+from torpor.cli.snapshot_tables import size
+from torpor.cli.tables import console
+
+if TYPE_CHECKING:
+    from torpor import client as api
+
+
+def print_status(url: str, who: "api.Who", host: "api.HostStatus") -> None:
+    """Print which server this is, whom it takes us for, and what its host has."""
+    sessions = Text()
+    for state, count in host.sessions.items():
+        if count:
+            sessions.append(f"{count} {state.lower()}  ", STYLES.get(state, ""))
+    promised = host.promised_free_bytes
+    lines: list[tuple[str, str | Text]] = [
+        ("server", Text(f"{url}  (Torpor {host.version})", "bold")),
+        ("you", f"{who.name}, {who.role}" if who.name else who.role),
+        ("host", f"{host.name}, QEMU {host.qemu}"),
+        ("accelerator", f"{host.accelerator}: {host.why}"),
+        ("jail", Text("; ".join(host.jail_missing), "yellow") if host.jail_missing else "whole"),
+        ("sessions", sessions if sessions.plain else "none"),
+        ("memory", f"{size(host.free_memory_bytes)} of {size(host.memory_bytes)} free"),
+        (
+            "for machines",
+            size(promised) if promised >= 0
+            else Text(f"none: {size(-promised)} too much are promised", "yellow"),
+        ),
+        ("snapshots", f"{size(host.stored_bytes)} stored, {size(host.free_disk_bytes)} free"),
+    ]  # fmt: skip
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for name, value in lines:
+        table.add_row(Text(name, "dim"), value if isinstance(value, Text) else Text(value))
+    console().print(table)
+
+
+def print_tokens(tokens: Sequence["api.Token"]) -> None:
+    """Print the list of tokens."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("id", "name", "role", "made", "used", "ends"):
+        table.add_column(name)
+    for each in tokens:
+        ends: str | Text = "never"
+        if each.revoked_at is not None:
+            ends = Text(f"revoked {ago(each.revoked_at)} ago", "red")
+        elif each.expires_at is not None:
+            ends = f"{each.expires_at.astimezone():%Y-%m-%d %H:%M}"
+        used = f"{ago(each.used_at)} ago" if each.used_at else "never"
+        made = f"{ago(each.created_at)} ago"
+        table.add_row(each.id, Text(each.name), each.role, made, used, ends)
+    console().print(table)

@@ -1,0 +1,40 @@
+"""Running the server in this program."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from torpor.cli.progress import Shown
+from torpor.cli.running import run, writable_places
+
+if TYPE_CHECKING:
+    from torpor.settings import Places, Settings
+
+
+def serve(flags: Mapping[str, Any], config: Path | None) -> None:
+    """Serve until a signal ends it. What is wrong with the settings or the address is shown once,
+    and exits with 1."""
+    from torpor.api import ListenError
+    from torpor.settings import SettingsError, load_settings
+    from torpor.store.errors import StoreError
+
+    try:
+        settings = load_settings(flags, file=config)
+        run(_serve(settings, writable_places()))
+    except (SettingsError, ListenError, StoreError) as error:
+        typer.secho(str(error), fg=typer.colors.RED, err=True)
+        raise typer.Exit(1) from None
+
+
+async def _serve(settings: "Settings", places: "Places") -> None:
+    from torpor.api import serve as serve_api
+
+    with Shown() as shown:
+
+        def listening(url: str) -> None:
+            shown.close()
+            typer.echo(f"Torpor is at {url}. Ctrl-C stops it; machines run on.", err=True)
+
+        await serve_api(settings, places, report=shown.report, listening=listening)

@@ -1,0 +1,292 @@
+"""The commands over sessions: create, list, show, pause, resume, rm."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torpor.cli.server import (
+    Form,
+    Host,
+    Output,
+    Session,
+    Sessions,
+    ask,
+    variables,
+)
+
+if TYPE_CHECKING:
+    from torpor import client as api
+
+app = typer.Typer()
+
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", "-l", metavar="NAME=VALUE", help="A label; say it again for more."),
+]
+
+
+@app.command()
+def create(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="What to call it; else it gets a name.")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(help="The image; `torpor image list` shows them.")
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option(help="The size of its machine, as mars-2vcpu-1gb.")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="A variable of its commands."),
+    ] = None,
+    label: Labels = None,
+    idle_timeout: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="SECONDS", help="Pause it after so long without use; 0 never."),
+    ] = None,
+    keep_warm: Annotated[bool, typer.Option(help="Never pause it by itself.")] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until it is ready.")] = True,
+    host: Host = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """Create a session, and wait until it is ready.
+
+    Exit status 1 if it fails; `torpor logs` says then how.
+    """
+    from torpor.cli.waiting import until_ready
+
+    begun = time.monotonic()
+
+    def work(client: "api.Client") -> tuple["api.Session", float]:
+        made = client.create_session(
+            name,
+            image=image,
+            size=size,
+            env=variables(env, "--env", environ=True) or None,
+            labels=variables(label, "--label") or None,
+            idle_timeout=idle_timeout,
+            keep_warm=keep_warm or None,
+        )
+        created = time.monotonic() - begun
+        return (until_ready(client, made) if wait else made), created
+
+    made, created = ask(host, work)
+    if output is Form.JSON:
+        _print_json(made)
+    else:
+        _print_created(made, created, time.monotonic() - begun)
+    raise typer.Exit(1 if made.status == "FAILED" else 0)
+
+
+def _print_created(made: "api.Session", created: float, all_of_it: float) -> None:
+    from torpor.cli.tables import console
+
+    out = console()
+    for warning in made.warnings:
+        out.print(warning, style="yellow", markup=False)
+    if made.status == "FAILED":
+        out.print(f"{made.name} failed: {made.failure}", style="red", markup=False)
+    elif made.status == "READY":
+        out.print(
+            f"{made.name} is ready: {all_of_it:.2f} s, of which {created:.2f} s to create it."
+            f"\nUse it: torpor shell {made.name}",
+            markup=False,
+            soft_wrap=True,
+        )
+    else:
+        out.print(f"{made.name} is {made.status.lower()}.", markup=False)
+
+
+@app.command("list")
+def list_(
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Also those that are destroyed or failed.")
+    ] = False,
+    status: Annotated[
+        str | None, typer.Option(help="Only those in this state: ready, paused, failed...")
+    ] = None,
+    label: Labels = None,
+    search: Annotated[str | None, typer.Option(help="Only those with this in their name.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 100,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the ids.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Keep showing them, until Ctrl-C.")
+    ] = False,
+    host: Host = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """List the sessions, the newest first."""
+    from torpor.cli.session_tables import print_sessions
+
+    if watch and (quiet or output is Form.JSON):
+        raise typer.BadParameter("only with a table", param_hint="--watch")
+    labels = variables(label, "--label")
+    wanted = "ALL" if everything and status is None else status
+
+    def found(client: "api.Client") -> tuple[list["api.Session"], bool]:
+        sessions: list[api.Session] = []
+        after: str | None = None
+        while True:
+            page = client.list_sessions(
+                status=wanted,
+                labels=labels,
+                search=search,
+                limit=min(200, limit - len(sessions)),
+                after=after,
+            )
+            sessions += page.items
+            after = page.next
+            if after is None or len(sessions) >= limit:
+                return sessions, after is not None
+
+    if watch:
+        from torpor.cli.waiting import watch as keep_showing
+
+        ask(host, lambda client: keep_showing(client, found))
+        return
+    sessions, more = ask(host, found)
+    if output is Form.JSON:
+        _print_json(sessions)
+    elif quiet:
+        for each in sessions:
+            typer.echo(each.id)
+    else:
+        print_sessions(sessions, more=more)
+
+
+def _each(
+    host: str | None,
+    output: Form,
+    sessions: Sequence[str],
+    work: "Callable[[api.Client, str], None]",
+    done: str,
+) -> None:
+    """Do something with each session; those after one that fails are done all the same.
+
+    Exit status 1 if one has failed.
+    """
+    from torpor.cli.server import explained
+    from torpor.client import ApiError
+
+    def all_of_them(client: "api.Client") -> tuple[list["api.Session"], bool]:
+        found, ok = [], True
+        for session in sessions:
+            begun = time.monotonic()
+            try:
+                work(client, session)
+                seconds = time.monotonic() - begun
+                found.append(client.get_session(session))
+            except ApiError as error:
+                typer.secho(explained(error), fg=typer.colors.RED, err=True)
+                ok = False
+                continue
+            if output is Form.TABLE:
+                typer.echo(f"{found[-1].name} {done} ({seconds:.2f} s).")
+        return found, ok
+
+    found, ok = ask(host, all_of_them)
+    if output is Form.JSON:
+        _print_json(found)
+    raise typer.Exit(0 if ok else 1)
+
+
+def _print_json(value: object) -> None:
+    from torpor.cli.session_tables import plain
+    from torpor.cli.tables import print_json
+
+    print_json(plain(value))
+
+
+@app.command()
+def show(session: Session, host: Host = None, output: Output = Form.TABLE) -> None:
+    """Show one session: its state, what it is made of, what it can go on from."""
+    from torpor.cli.session_tables import print_session
+
+    found = ask(host, lambda client: client.get_session(session))
+    if output is Form.JSON:
+        _print_json(found)
+    else:
+        print_session(found)
+
+
+@app.command()
+def pause(
+    sessions: Sessions,
+    durable: Annotated[
+        bool, typer.Option("--durable", help="Return only when a power cut could not undo it.")
+    ] = False,
+    host: Host = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """Freeze sessions, and stop their machines: they cost only storage then.
+
+    One that is paused already stays so.
+    """
+
+    def work(client: "api.Client", session: str) -> None:
+        client.pause_session(session, durable=durable)
+
+    _each(host, output, sessions, work, "is paused")
+
+
+@app.command()
+def resume(
+    sessions: Sessions,
+    snapshot: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Not the newest snapshot, but this one. (One session.)"),
+    ] = None,
+    host: Host = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """Thaw sessions where they stood. One that runs runs on.
+
+    Any use of a paused session wakes it, too.
+    """
+    if snapshot is not None and len(sessions) > 1:
+        raise typer.BadParameter("a snapshot is one session's", param_hint="--snapshot")
+
+    def work(client: "api.Client", session: str) -> None:
+        client.resume_session(session, snapshot=snapshot)
+
+    _each(host, output, sessions, work, "runs")
+
+
+@app.command()
+def rm(
+    sessions: Sessions,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Remove only this checkpoint of it. (One session.)"),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    host: Host = None,
+) -> None:
+    """Destroy sessions, with their machines and snapshots, for good.
+
+    On a terminal it asks first. It needs no living machine.
+    """
+    if checkpoint is not None and len(sessions) > 1:
+        raise typer.BadParameter("a checkpoint is one session's", param_hint="--checkpoint")
+
+    def work(client: "api.Client") -> None:
+        found = [client.get_session(session) for session in sessions]
+        if checkpoint is not None:
+            from torpor.cli.checkpoints import checkpoint_of
+
+            which = checkpoint_of(client, found[0].id, checkpoint)
+            client.delete_checkpoint(found[0].id, which.id)
+            typer.echo(f"Checkpoint {which.id} of {found[0].name} is removed.")
+            return
+        if not yes and sys.stdin.isatty():
+            names = ", ".join(each.name for each in found)
+            typer.confirm(f"Destroy {names}, with all of their snapshots?", abort=True, err=True)
+        for each in found:
+            client.destroy_session(each.id)
+            typer.echo(f"{each.name} is destroyed.")
+
+    ask(host, work)

@@ -1,0 +1,66 @@
+"""Waiting for a session to be ready, with what the server tells of it meanwhile."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.live import Live
+
+from torpor.cli.progress import Shown
+
+if TYPE_CHECKING:
+    from torpor.client import Client, Event, Session
+
+REFRESH_SECONDS = 1.0
+ENDS = frozenset({"session.ready", "session.failed", "session.destroyed", "session.paused"})
+"""Types of events after which there is nothing to wait for."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A step that the server has told of."""
+
+    name: str
+    done: int | None = None
+    total: int | None = None
+    unit: str = ""
+
+
+def until_ready(client: "Client", session: "Session") -> "Session":
+    """Return a session once it is no longer PROVISIONING; what it does until then is shown."""
+    with Shown() as shown:
+        if session.status == "PROVISIONING":
+            shown.report(Told(f"starting {session.name}"))
+        while session.status == "PROVISIONING":
+            with closing(client.events(session.id)) as events:
+                for event in events:
+                    if event.type in ENDS:
+                        break
+                    step = step_of(event)
+                    if step is not None:
+                        shown.report(step)
+            session = client.get_session(session.id)
+        if session.status == "FAILED":
+            shown.abandon()
+    return session
+
+
+def step_of(event: "Event") -> Told | None:
+    """Return the step of a start that an event tells of."""
+    step = event.data.get("step") if event.type == "session.progress" else None
+    return Told(step) if isinstance(step, str) else None
+
+
+def watch(client: "Client", found: Callable[["Client"], tuple[list["Session"], bool]]) -> None:
+    """Show the sessions until Ctrl-C. A server that is away for a while is waited for."""
+    from torpor.cli.session_tables import sessions_table
+    from torpor.cli.tables import console
+
+    sessions, _ = found(client)
+    with Live(sessions_table(sessions), console=console(), screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(REFRESH_SECONDS)
+            sessions, _ = found(client)
+            live.update(sessions_table(sessions), refresh=True)

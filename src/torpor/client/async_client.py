@@ -1,0 +1,238 @@
+"""The client for coroutines: :class:`AsyncClient`."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from contextlib import aclosing
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx
+
+from torpor.client import transport
+from torpor.client.call import Answer, Call
+from torpor.client.calls import execs, files, service, sessions, snapshots
+from torpor.client.errors import ClientError, UnreachableError, api_error
+from torpor.client.following import Following, change_of
+from torpor.client.machine_records import FileChange
+from torpor.client.methods import async_method, async_pieces_method
+from torpor.client.records import Event
+from torpor.client.sse import Frames
+from torpor.client.target import target
+from torpor.client.tries import Outage, Patience, Tries, passes
+
+if TYPE_CHECKING:  # few calls need them, and each start would wait for websockets
+    from torpor.client.async_streams import AsyncExecStream, AsyncPortStream
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A client of one server, for the tasks of one event loop. Close it, or use it as a context.
+
+    ``url`` and ``token`` are, if they are not given, those of ``TORPOR_URL`` and ``TORPOR_TOKEN``,
+    else the address at which a server on this computer listens, and no token. Nothing is sent
+    before the first call. All methods raise :exc:`ClientError`; which a call can raise besides,
+    and what it returns, its own text says.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        patience: Patience | None = None,
+    ) -> None:
+        self.target = target(url, token)
+        self._patience = patience or Patience()
+        self._http = httpx.AsyncClient(**transport.settings(self.target))
+
+    create_session = async_method(sessions.create_session)
+    create_session_from_manifest = async_method(sessions.create_session_from_manifest)
+    list_sessions = async_method(sessions.list_sessions)
+    get_session = async_method(sessions.get_session)
+    update_session = async_method(sessions.update_session)
+    destroy_session = async_method(sessions.destroy_session)
+    pause_session = async_method(sessions.pause_session)
+    resume_session = async_method(sessions.resume_session)
+
+    create_checkpoint = async_method(snapshots.create_checkpoint)
+    list_checkpoints = async_method(snapshots.list_checkpoints)
+    get_checkpoint = async_method(snapshots.get_checkpoint)
+    delete_checkpoint = async_method(snapshots.delete_checkpoint)
+    roll_back = async_method(snapshots.roll_back)
+    fork_session = async_method(snapshots.fork_session)
+    get_tree = async_method(snapshots.get_tree)
+
+    run = async_method(execs.run)
+    start_exec = async_method(execs.start_exec)
+    list_execs = async_method(execs.list_execs)
+    get_exec = async_method(execs.get_exec)
+    signal_exec = async_method(execs.signal_exec)
+    resize_exec = async_method(execs.resize_exec)
+    write_exec = async_method(execs.write_exec)
+    list_processes = async_method(execs.list_processes)
+    signal_process = async_method(execs.signal_process)
+    get_statistics = async_method(execs.get_statistics)
+
+    read_file = async_method(files.read_file)
+    read_file_pieces = async_pieces_method(files.read_file_pieces)
+    write_file = async_method(files.write_file)
+    remove_file = async_method(files.remove_file)
+    get_file_status = async_method(files.get_file_status)
+    list_files = async_method(files.list_files)
+    move_file = async_method(files.move_file)
+    make_link = async_method(files.make_link)
+    change_file = async_method(files.change_file)
+    make_directory = async_method(files.make_directory)
+    read_archive_pieces = async_pieces_method(files.read_archive_pieces)
+    write_archive = async_method(files.write_archive)
+
+    list_sizes = async_method(service.list_sizes)
+    get_host = async_method(service.get_host)
+    who_am_i = async_method(service.who_am_i)
+    list_samples = async_method(service.list_samples)
+    get_history = async_method(service.get_history)
+    list_tokens = async_method(service.list_tokens)
+    create_token = async_method(service.create_token)
+    revoke_token = async_method(service.revoke_token)
+    health = async_method(service.health)
+    readiness = async_method(service.readiness)
+    metrics = async_method(service.metrics)
+
+    def attach(
+        self, session: str, exec_id: str, *, seq: int = 0, patience: float | None = 60.0
+    ) -> "AsyncExecStream":
+        """Open the stream of a command, from byte ``seq`` of its output on.
+
+        If the connection is lost, or the server is started anew, it is looked for again for
+        ``patience`` seconds (for ever if None), and goes on where it was. Attaching does not wake a
+        session; input does.
+        """
+        from torpor.client.async_streams import AsyncExecStream
+
+        return AsyncExecStream(self.target, session, exec_id, seq, patience)
+
+    def forward(self, session: str, port: int) -> "AsyncPortStream":
+        """Open a connection to a port in a session's machine; it wakes the session."""
+        from torpor.client.async_streams import AsyncPortStream
+
+        return AsyncPortStream(self.target, session, port)
+
+    async def events(
+        self,
+        session: str | None = None,
+        *,
+        after: str | None = None,
+        follow: bool = True,
+        patience: float | None = 60.0,
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the events of a session, or of all, that came after the one with the id ``after``;
+        with ``follow`` also those that are to come, of a session up to its end. If ``after`` is
+        not given, those of one that is followed begin with the newest 100.
+
+        If the connection is lost it is looked for again for ``patience`` seconds (for ever if
+        None); no event is left out, and none comes twice.
+        """
+        following = Following(session, after, follow=follow)
+        outage = Outage(patience)
+        while True:
+            try:
+                call = following.call()
+                async with aclosing(self.pieces(call, silence=transport.IDLE_SECONDS)) as pieces:
+                    async for piece in pieces:
+                        outage.found()
+                        for event in following.take(piece):
+                            yield event
+                if not follow or following.over:
+                    return
+                raise UnreachableError(self.target.url, "it was closed", sent=True)
+            except ClientError as error:
+                lost = error
+                if not passes(error):
+                    raise
+            wait = outage.wait(time.monotonic())
+            if wait is None:
+                raise lost
+            await asyncio.sleep(wait)
+
+    async def watch_files(
+        self, session: str, file: str, *, recursive: bool = False, user: str | None = None
+    ) -> AsyncGenerator[FileChange, None]:
+        """Yield what happens to a file or a directory, from now on; ``recursive``: to all that is
+        below it. Raises :exc:`UnreachableError` when the connection is lost, for what happened
+        then is not known."""
+        call = files.watch(session, file, recursive=recursive, user=user)
+        frames = Frames()
+        async with aclosing(self.pieces(call, silence=transport.IDLE_SECONDS)) as pieces:
+            async for piece in pieces:
+                for frame in frames.feed(piece):
+                    yield change_of(frame)
+
+    async def send(self, call: Call[T]) -> T:
+        """Send a call, again where that is safe, and return what its answer says."""
+        tries = Tries(call, self._patience)
+        while True:
+            try:
+                answer = await self._answer(call)
+            except UnreachableError as error:
+                wait = tries.after_loss(error)
+                if wait is None:
+                    raise
+            else:
+                wait = tries.after_answer(answer)
+                if wait is None:
+                    done = tries.is_done(answer)
+                    return call.result(Answer(204, {}, b"") if done else answer)
+            await asyncio.sleep(wait)
+
+    async def _answer(self, call: Call[T]) -> Answer:
+        with transport.told(self.target.url):
+            request = transport.request_of(self._http, call, _content(call))
+            return transport.answer_of(await self._http.send(request))
+
+    async def pieces(
+        self, call: Call[None], *, silence: float | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Send a call and yield the body of its answer; ``silence`` is how many seconds may pass
+        without a piece."""
+        with transport.told(self.target.url):
+            request = transport.request_of(self._http, call, _content(call))
+            if silence is not None:
+                request.extensions["timeout"] = transport.timeout(silence).as_dict()
+            response = await self._http.send(request, stream=True)
+            try:
+                if response.status_code >= 400:
+                    body = await response.aread()
+                    raise api_error(response.status_code, body, dict(response.headers))
+                async for piece in response.aiter_bytes():
+                    yield piece
+            finally:
+                await response.aclose()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _content(call: Call[Any]) -> bytes | AsyncIterable[bytes] | None:
+    content = call.content
+    if content is None or isinstance(content, (bytes, AsyncIterable)):
+        return content
+    return _pieces(content)
+
+
+async def _pieces(content: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in content:
+        yield piece

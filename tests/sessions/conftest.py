@@ -1,0 +1,82 @@
+"""A service on a host of files, which can be stopped and started again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sessions.world import WorldHost
+from torpor.sessions import Actor, NewSession, Sessions
+from torpor.store.database import Database
+from torpor.store.records import Session, Status
+
+ANN = Actor("tok_ann", "ann")
+
+
+class Service:
+    """A service that is open, and what it stands on."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.host = WorldHost(root / "world")
+        self.options: dict[str, Any] = {}
+
+    async def open(self) -> "Service":
+        """Start the service, on what the last one has left."""
+        self.database = await Database.open(f"sqlite:///{self.root}/torpor.db")
+        self.sessions = await Sessions.open(self.database, self.host, **self.options)
+        return self
+
+    async def close(self, **how: bool) -> None:
+        """Stop it in good order."""
+        await self.sessions.close(**how)
+        await self.database.close()
+
+    async def again(self, host: WorldHost | None = None) -> None:
+        """Stop it, and start the next one."""
+        await self.close()
+        self.host = host or WorldHost(self.root / "world", self.host.step)
+        await self.open()
+
+    async def ready(self, name: str = "one", **wanted: Any) -> Session:
+        """Return a new session that runs."""
+        made = await self.sessions.create(NewSession(name=name, **wanted), ANN)
+        return await self.sessions.ready(made.id, 10)
+
+    async def get(self, session: Session) -> Session:
+        """Return a session as it stands now."""
+        return await self.sessions.get(session.id)
+
+    async def status(self, session: Session, wanted: Status) -> Session:
+        """Return a session once it is in a state."""
+        return await eventually(lambda: self.sessions.get(session.id), lambda s: s.status is wanted)
+
+    async def types(self, session: Session | None = None) -> list[str]:
+        """Return the types of the events so far."""
+        found = await self.sessions.events.after(None, session.id if session else None)
+        return [event.type for event in found]
+
+    def machine(self, session: Session) -> str:
+        """Return the machine of a session."""
+        assert session.machine is not None
+        return session.machine
+
+
+async def eventually(ask: Callable[[], Awaitable[Any]], good: Callable[[Any], bool]) -> Any:
+    """Ask until the answer is good, for at most 10 s."""
+    for _ in range(1000):
+        answer = await ask()
+        if good(answer):
+            return answer
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"it stays {answer}")
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service without any session."""
+    opened = await Service(tmp_path).open()
+    yield opened
+    await opened.close()

@@ -1,0 +1,98 @@
+"""A server that is killed at any moment loses nothing that it has acknowledged."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sessions.conftest import ANN, Service
+from torpor.sessions.hosts import SESSION
+from torpor.store import operations, sessions, snapshots
+from torpor.store.records import Session, Status
+
+KILLS = 12
+ROOT = Path(__file__).parents[2]
+
+
+def run_and_kill(root: Path, seed: int, after: float) -> dict[str, dict[str, Any]]:
+    """Run a victim, kill it, and return the last word on each session: what it has said to be done,
+    and what it had begun since."""
+    victim = subprocess.Popen(
+        [sys.executable, "-m", "tests.sessions.victim", str(root), str(seed)],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
+        text=True,
+    )
+    assert victim.stdout is not None
+    first = victim.stdout.readline()  # it works
+    time.sleep(after)
+    victim.send_signal(signal.SIGKILL)
+    with victim.stdout:
+        rest = victim.stdout.read()
+    assert victim.wait() == -signal.SIGKILL, f"it ended by itself: {rest[-500:]}"
+    said: dict[str, dict[str, Any]] = {}
+    for line in (first + rest).splitlines():
+        if not line.endswith("}"):
+            continue  # cut off
+        word = json.loads(line)
+        known = said.setdefault(word["session"], {"begun": None, "done": None})
+        if word["what"] == "begin":
+            known["begun"] = word["op"]
+        else:
+            known["begun"], known["done"] = None, word
+    return said
+
+
+async def check(service: Service, said: dict[str, dict[str, Any]]) -> None:
+    """Check that what was acknowledged is true, that all is whole, and that nothing leaks."""
+    async with service.database.read() as conn:
+        assert await operations.unfinished(conn) == []
+        there = await sessions.live(conn)
+        rows = await snapshots.of_all(conn)
+    there = [await service.sessions.ready(session.id, 10) for session in there]
+    assert {session.status for session in there} <= {Status.READY, Status.PAUSED}
+    running = service.host.running()
+    assert sorted(running) == sorted(s.machine for s in there if s.machine is not None)
+    for machine in running.values():
+        assert machine.labels[SESSION] in {session.id for session in there}
+    assert service.host.kept().keys() == {row.id for row in rows}
+    for session in there:
+        if session.status is Status.PAUSED:
+            assert session.snapshot in service.host.snapshots()
+        await check_said(service, session, said.get(session.id))
+    for name, known in said.items():
+        if known["done"] is not None and known["done"]["op"] == "destroy":
+            assert name not in {session.id for session in there}
+
+
+async def check_said(service: Service, session: Session, known: dict[str, Any] | None) -> None:
+    """Check one session against what was said of it."""
+    if known is None or known["done"] is None:
+        return
+    done, begun = known["done"], known["begun"]
+    if begun is None or begun in ("count", "fork", "checkpoint"):
+        assert session.status == done["status"], known
+    assert session.generation >= done["generation"], known
+    if begun in (None, "pause", "resume", "checkpoint", "fork") and done["counted"] is not None:
+        back = await service.sessions.resume(session.id, ANN)
+        assert service.host.counted(back.machine or "") == done["counted"], known
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    for number in range(KILLS):
+        said = run_and_kill(tmp_path, seed * 100 + number, chance.uniform(0.05, 0.8))
+        service = await Service(tmp_path).open()
+        try:
+            await check(service, said)
+        finally:
+            await service.close()

@@ -1,0 +1,113 @@
+"""What is done all the time."""
+
+import asyncio
+
+import pytest
+
+from tests.sessions.conftest import ANN, Service
+from torpor.sessions import Defaults, Keeping, NewSession, NoRoomError, RoomLimits
+from torpor.sessions.room import OVERHEAD
+from torpor.store import sessions as table
+from torpor.store.records import Status
+from torpor.vm import MIB, FreezeError
+
+
+@pytest.fixture
+async def quick(service: Service) -> Service:
+    """A service that looks often, and pauses nobody unless told."""
+    service.options |= {
+        "keeping": Keeping(sample_seconds=0.02),
+        "defaults": Defaults(idle_timeout=0),
+    }
+    await service.again()
+    return service
+
+
+async def idle_limit(service: Service, session: str, seconds: int) -> None:
+    """Give a session a time limit that is shorter than users may ask for."""
+    async with service.database.write() as conn:
+        await table.update(conn, session, idle_timeout=seconds)
+
+
+async def test_an_idle_session_is_paused_and_says_so(quick: Service) -> None:
+    session = await quick.ready()
+    await idle_limit(quick, session.id, 1)
+    paused = await quick.status(session, Status.PAUSED)
+    assert paused.pause_reason == "idle"
+    async with quick.sessions.use(session.id, ANN) as used:
+        assert used.session.status is Status.READY
+
+
+async def test_a_session_in_use_is_not_idle(quick: Service) -> None:
+    session = await quick.ready()
+    await idle_limit(quick, session.id, 1)
+    async with quick.sessions.use(session.id, ANN):
+        await asyncio.sleep(1.5)
+        assert (await quick.get(session)).status is Status.READY
+    await quick.status(session, Status.PAUSED)
+
+
+async def test_an_idle_session_that_cannot_be_paused_is_tried_again(quick: Service) -> None:
+    session = await quick.ready()
+    quick.host.refuse["freeze"] = FreezeError("The disk is full.")
+    await idle_limit(quick, session.id, 1)
+    await quick.status(session, Status.PAUSED)
+    assert "operation.failed" in await quick.types(session)
+
+
+async def test_no_limit_and_kept_warm_are_never_idle(quick: Service) -> None:
+    endless = await quick.ready("endless", idle_timeout=0)
+    warm = await quick.ready("warm", keep_warm=True)
+    await idle_limit(quick, warm.id, 1)
+    await asyncio.sleep(1.3)
+    for session in (endless, warm):
+        assert (await quick.get(session)).status is Status.READY
+
+
+async def test_what_a_session_uses_is_sampled_while_it_runs(quick: Service) -> None:
+    session = await quick.ready()
+    quick.host.count(quick.machine(session))
+    await asyncio.sleep(0.2)
+    await quick.sessions.pause(session.id, ANN)
+    samples = await quick.sessions.samples(session.id)
+    assert samples[-1].vcpu == 1.0
+    assert samples[-1].private == 40 * MIB
+    assert samples[-1].stored == 1 * MIB
+    assert [sample.at for sample in samples] == sorted(sample.at for sample in samples)
+    before = len(samples)
+    await asyncio.sleep(0.2)
+    assert len(await quick.sessions.samples(session.id)) == before
+
+
+async def test_a_machine_that_is_held_by_a_full_disk_is_told(quick: Service) -> None:
+    session = await quick.ready()
+    quick.host.holding = "the host's disk is full"
+    await asyncio.sleep(0.1)
+    quick.host.holding = None
+    await asyncio.sleep(0.1)
+    told = [each for each in await quick.types(session) if each.endswith(("held", "released"))]
+    assert told == ["session.held", "session.released"]
+
+
+async def test_a_session_for_which_there_is_no_room_is_refused_before_anything(
+    service: Service,
+) -> None:
+    service.options["limits"] = RoomLimits(reserve=0, most=OVERHEAD + 128 * MIB)
+    await service.again()
+    await service.ready("one")
+    with pytest.raises(NoRoomError, match="0 MiB are free"):
+        await service.sessions.create(NewSession(name="two"), ANN)
+    assert service.host.calls.count("start create") == 1
+    await service.sessions.pause((await service.sessions.find("one")).id, ANN)
+    assert (await service.ready("two")).status is Status.READY
+
+
+async def test_room_is_taken_by_what_a_machine_is_still_going_to_write(service: Service) -> None:
+    one = OVERHEAD + 128 * MIB
+    service.host.memory = 512 * MIB + 2 * one
+    await service.ready("one")
+    service.host.memory += 60 * MIB  # that the machine has taken
+    await service.ready("two")
+    service.host.memory += 60 * MIB
+    with pytest.raises(NoRoomError):
+        await service.sessions.create(NewSession(name="three"), ANN)

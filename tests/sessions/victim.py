@@ -1,0 +1,112 @@
+"""A program that changes sessions without end, and says what it does, until it is killed.
+
+Run as ``python -m tests.sessions.victim ROOT SEED``. Each line is JSON: ``begin`` before something
+is asked for, ``done`` with what is true from then on.
+"""
+
+import asyncio
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.sessions.conftest import ANN, Service
+from torpor.sessions import Key, NewSession
+from torpor.store.records import Session, Status
+
+SESSIONS = 8
+
+
+def say(what: str, **facts: Any) -> None:
+    """Say something at once."""
+    print(json.dumps({"what": what, **facts}), flush=True)
+
+
+class Worker:
+    """Changes one session after the other; each session is one worker's own."""
+
+    def __init__(self, service: Service, number: int, seed: int) -> None:
+        self.service = service
+        self.name = f"s{number}"
+        self.seed = seed
+        self.random = random.Random(f"{seed} {number}")
+
+    async def work(self) -> None:
+        """Work until killed."""
+        turn = 0
+        while True:
+            turn += 1
+            session = await self.session(turn)
+            do = self.random.choice(
+                [self.count] * 4
+                + [self.pause, self.resume] * 3
+                + [self.checkpoint, self.rollback, self.fork, self.destroy]
+            )
+            say("begin", session=session.id, op=do.__name__)
+            await do(session)
+            now = await self.service.get(session)
+            machine = self.service.host.running().get(now.machine or "")
+            counted = self.service.host.counted(machine.id) if machine else None
+            say(
+                "done", session=now.id, op=do.__name__, status=now.status,
+                generation=now.generation, counted=counted,
+            )  # fmt: skip
+
+    async def session(self, turn: int) -> Session:
+        """Return this worker's session; make it if there is none."""
+        query = await self.service.sessions.page(_named(self.name))
+        if query.items:
+            return await self.service.sessions.ready(query.items[0].id, 10)
+        say("begin", session=self.name, op="create")
+        key = Key(f"{self.name} {self.seed} {turn}", "d")
+        made = await self.service.sessions.create(NewSession(name=self.name), ANN, key=key)
+        return await self.service.sessions.ready(made.id, 10)
+
+    async def count(self, session: Session) -> None:
+        if session.status is Status.READY:
+            self.service.host.count(session.machine or "")
+
+    async def pause(self, session: Session) -> None:
+        await self.service.sessions.pause(session.id, ANN, durable=self.random.random() < 0.5)
+
+    async def resume(self, session: Session) -> None:
+        await self.service.sessions.resume(session.id, ANN)
+
+    async def checkpoint(self, session: Session) -> None:
+        await self.service.sessions.checkpoint(session.id, ANN)
+
+    async def rollback(self, session: Session) -> None:
+        found, _ = await self.service.sessions.checkpoints(session.id)
+        if found:
+            chosen = self.random.choice(found)
+            await self.service.sessions.rollback(session.id, ANN, chosen.checkpoint or "")
+
+    async def fork(self, session: Session) -> None:
+        forked = await self.service.sessions.fork(session.id, ANN, count=2)
+        for child in forked.children:
+            assert isinstance(child, Session)
+            await self.service.sessions.destroy(child.id, ANN)
+
+    async def destroy(self, session: Session) -> None:
+        await self.service.sessions.destroy(session.id, ANN)
+
+
+def _named(name: str) -> Any:
+    from torpor.store.sessions import SessionQuery
+
+    return SessionQuery(name=name)
+
+
+async def main(root: Path, seed: int) -> None:
+    """Work until killed."""
+    service = Service(root)
+    service.host.step = 0.002
+    await service.open()
+    async with asyncio.TaskGroup() as group:
+        for number in range(SESSIONS):
+            group.create_task(Worker(service, number, seed).work())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,252 @@
+"""A host of machines that are files: for tests of what sessions do, without a machine.
+
+Everything that the host does is on disk at once and step by step, as a real host's is, so that a
+program that uses it can be killed at any moment and the next one finds what was left. A machine is
+its number: a count that only :meth:`WorldHost.count` changes, and that a snapshot brings back.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torpor.images import ImageError
+from torpor.sessions.hosts import End, Facts, Kept, Running, Start, StartEvent
+from torpor.vm import MIB, FreezeError, MachineDiedError, SnapshotError
+from torpor.vm.new_snapshot import new_id
+from torpor.vm.usage import Usage
+
+
+class WorldHost:
+    """A :class:`torpor.sessions.hosts.MachineHost` in a directory.
+
+    ``step`` is how long each of its steps takes, in seconds. ``refuse`` maps the name of a method
+    to an error that it raises the next time.
+    """
+
+    def __init__(self, root: Path, step: float = 0.0) -> None:
+        self.root = root
+        self.step = step
+        self.refuse: dict[str, Exception] = {}
+        self.calls: list[str] = []
+        self.memory = 100_000 * MIB
+        self.holding: str | None = None
+        self.left: dict[str, End] = {}
+        self._ends: list[Callable[[End], None]] = []
+        self._reboots: list[Callable[[Running], None]] = []
+        for kind in ("machines", "snapshots"):
+            (root / kind).mkdir(parents=True, exist_ok=True)
+
+    # What there is
+
+    def _read(self, kind: str, name: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.root / kind / name).read_text())
+        except FileNotFoundError:
+            if kind == "machines":
+                raise MachineDiedError(f"There is no machine {name}.") from None
+            raise SnapshotError(f"There is no snapshot {name}.") from None
+        return found
+
+    def _write(self, kind: str, name: str, content: dict[str, Any]) -> None:
+        new = self.root / kind / f".{name}"
+        new.write_text(json.dumps(content))
+        new.rename(self.root / kind / name)
+
+    def _all(self, kind: str) -> list[str]:
+        names = (each.name for each in (self.root / kind).iterdir())
+        return sorted(name for name in names if not name.startswith("."))
+
+    async def _step(self, name: str = "") -> None:
+        if name:
+            self.calls.append(name)
+        await asyncio.sleep(self.step)
+        error = self.refuse.pop(name, None)
+        if error is not None:
+            raise error
+
+    # For tests
+
+    def count(self, machine: str) -> int:
+        """Let a machine count on, and return how far it is."""
+        content = self._read("machines", machine)
+        content["count"] += 1
+        self._write("machines", machine, content)
+        return int(content["count"])
+
+    def counted(self, machine: str) -> int:
+        """Return how far a machine has counted."""
+        return int(self._read("machines", machine)["count"])
+
+    def machines(self) -> list[str]:
+        """Return the machines that run."""
+        return self._all("machines")
+
+    def snapshots(self) -> list[str]:
+        """Return the snapshots that there are."""
+        return self._all("snapshots")
+
+    def die(self, machine: str, cause: str = "crash", *, files: bool = False) -> None:
+        """End a machine, as if by itself."""
+        content = self._read("machines", machine)
+        (self.root / "machines" / machine).unlink()
+        kept = None
+        if files:
+            kept = new_id()
+            self._write("snapshots", kept, {**content, "memory": False, "durable": True})
+        for call in self._ends:
+            call(End(machine, cause, f"Machine {machine} ended: {cause}.", kept))
+
+    def power_cut(self) -> None:
+        """End all machines, and lose what was not durable, as a host that goes down does."""
+        for machine in self.machines():
+            (self.root / "machines" / machine).unlink()
+        for snapshot in self.snapshots():
+            if not self._read("snapshots", snapshot)["durable"]:
+                self._write("snapshots", snapshot, {"torn": True, "durable": False})
+
+    def reboot(self, machine: str) -> None:
+        """Reboot a machine from inside."""
+        content = self._read("machines", machine)
+        self._write("machines", machine, {**content, "boot_id": new_id(), "count": 0})
+        for call in self._reboots:
+            call(self.running()[machine])
+
+    # The host
+
+    async def image_start(
+        self, image: str, size: str, report: Callable[[str], Awaitable[None]]
+    ) -> Start:
+        await self._step("image_start")
+        await report(f"boot {image}")
+        golden = f"golden-{image}-{size}"
+        if golden not in self.snapshots():
+            content = {"labels": {}, "parent": None, "durable": True, "memory": True, "count": 0}
+            self._write("snapshots", golden, content)
+        return Start(golden, {"env": {"IMAGE": image}, "user": "0", "working_dir": "/"})
+
+    def check_image(self, image: str) -> None:
+        if image == "missing":
+            raise ImageError(f"There is no image {image}.", "Nothing was done.", "")
+
+    async def start(
+        self,
+        snapshot: str,
+        labels: Mapping[str, str],
+        event: StartEvent,
+        hostname: str | None = None,
+    ) -> Running:
+        await self._step(f"start {event}")
+        await self._step("start")
+        content = self._read("snapshots", snapshot)
+        if content.get("torn"):
+            raise SnapshotError(f"Snapshot {snapshot} is not whole.")
+        machine = new_id()
+        boot_id = content.get("boot_id") if hostname is None else None
+        running = {**content, "labels": dict(labels), "boot_id": boot_id or new_id()}
+        self._write("machines", machine, {**running, "snapshot": snapshot})
+        await self._step()
+        return self.running()[machine]
+
+    async def freeze(
+        self,
+        machine: str,
+        snapshot: str,
+        labels: Mapping[str, str],
+        *,
+        stop: bool,
+        children: int = 1,
+    ) -> Kept:
+        await self._step("freeze")
+        content = self._read("machines", machine)
+        if content.get("stuck"):
+            raise FreezeError("Its disk cannot be written.", state="It runs on.")
+        new = {**content, "labels": dict(labels), "parent": content["snapshot"]}
+        self._write("snapshots", snapshot, {**new, "durable": False, "memory": True})
+        if stop:
+            (self.root / "machines" / machine).unlink()
+        await self._step()
+        kept = self.found(snapshot)
+        assert kept is not None
+        return kept
+
+    async def end(self, machine: str) -> None:
+        await self._step("end")
+        (self.root / "machines" / machine).unlink(missing_ok=True)
+        await self._step()
+
+    def running(self) -> dict[str, Running]:
+        found = {}
+        for machine in self.machines():
+            content = self._read("machines", machine)
+            labels = content["labels"]
+            found[machine] = Running(machine, content["boot_id"], content["snapshot"], labels)
+        return found
+
+    async def agent(self, machine: str) -> Any:
+        await self._step("agent")
+        self._read("machines", machine)
+        return machine
+
+    def held(self, machine: str) -> str | None:
+        return self.holding
+
+    async def usage(self, machine: str) -> Usage:
+        count = self.counted(machine)
+        return Usage(float(count), 0.0, 0.5, 80 * MIB, 40 * MIB)
+
+    async def statistics(self, machine: str) -> Any:
+        return self.counted(machine)
+
+    def disk_bytes(self, machine: str) -> int:
+        return 1 * MIB
+
+    def on_end(self, call: Callable[[End], None]) -> None:
+        self._ends.append(call)
+
+    def on_reboot(self, call: Callable[[Running], None]) -> None:
+        self._reboots.append(call)
+
+    def ended(self) -> dict[str, End]:
+        return self.left
+
+    def kept(self) -> dict[str, Kept]:
+        found = {snapshot: self.found(snapshot) for snapshot in self.snapshots()}
+        return {name: kept for name, kept in found.items() if kept and kept.labels}
+
+    def found(self, snapshot: str) -> Kept | None:
+        try:
+            content = self._read("snapshots", snapshot)
+        except SnapshotError:
+            return None
+        return Kept(
+            snapshot,
+            content.get("labels", {}),
+            content.get("parent"),
+            10 * MIB,
+            content["durable"],
+            content.get("memory", True),
+        )
+
+    async def durable(self, snapshot: str) -> None:
+        await self._step("durable")
+        content = self._read("snapshots", snapshot)
+        self._write("snapshots", snapshot, {**content, "durable": True})
+
+    async def verify(self, snapshot: str) -> None:
+        if self._read("snapshots", snapshot).get("torn"):
+            raise SnapshotError(f"Snapshot {snapshot} was not durable when the host went down.")
+
+    async def remove(self, snapshot: str) -> None:
+        await self._step("remove")
+        (self.root / "snapshots" / snapshot).unlink(missing_ok=True)
+
+    def memory_needed(self, snapshot: str) -> int:
+        return 10 * MIB
+
+    def free_memory(self) -> int:
+        return self.memory - len(self.machines()) * 60 * MIB
+
+    async def facts(self) -> Facts:
+        return Facts("world", "none", "", "0", (), self.memory, self.free_memory(), 1 << 40, 0)
