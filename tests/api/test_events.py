@@ -19,9 +19,7 @@ async def add(api: Api, count: int, session: str | None = None) -> list[str]:
     ]
 
 
-async def test_a_replay_has_all_that_there_is_and_ends(
-    api: Api, client: httpx.AsyncClient
-) -> None:
+async def test_a_replay_has_all_that_there_is_and_ends(api: Api, client: httpx.AsyncClient) -> None:
     session = await api.ready(name="one")
     ids = await add(api, 3, session)
     found = await all_frames(

@@ -132,7 +132,7 @@ async def test_who_goes_away_leaves_the_command_and_nothing_else(api: Api, one: 
                 return list(answer.json()["execs"])
 
             await eventually(known, bool)
-            await eventually(lambda: in_use(api, one), lambda uses: uses == 1)
+            await eventually(lambda: in_use(api, one), lambda uses: uses > 0)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await eventually(lambda: in_use(api, one), lambda uses: uses == 0)
@@ -190,9 +190,7 @@ async def test_what_is_there_by_now_is_read_without_waiting(
     exec_id = await start(client, shell="echo on; sleep 60")
     path = f"/sessions/one/execs/{exec_id}/output"
     async with asyncio.timeout(5):
-        while not (
-            found := await all_frames(await client.get(path, params={"follow": "false"}))
-        ):
+        while not (found := await all_frames(await client.get(path, params={"follow": "false"}))):
             pass
     assert [each.event for each in found] == ["output"]
 

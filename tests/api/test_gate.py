@@ -141,7 +141,9 @@ def test_what_changes_something_needs_more_than_to_see(api: Api) -> None:
 async def test_env_is_shown_to_those_who_could_read_it_anyway(api: Api) -> None:
     session = await api.ready(env={"KEY": "hush"})
     async with api.client("operator") as client:
-        assert (await client.get(f"/sessions/{session}")).json()["session"]["env"] == {"KEY": "hush"}
+        assert (await client.get(f"/sessions/{session}")).json()["session"]["env"] == {
+            "KEY": "hush"
+        }
     async with api.client("viewer") as client:
         for path in (f"/sessions/{session}", "/sessions"):
             assert "hush" not in (await client.get(path)).text
