@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,6 +54,7 @@ def fork(
             "--from", metavar="CHECKPOINT", help="Begin at this checkpoint, not where it stands."
         ),
     ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait until they are ready.")] = True,
     host: Host = None,
     output: Output = Form.TABLE,
 ) -> None:
@@ -60,12 +62,16 @@ def fork(
 
     It runs on itself. Exit status 1 if there are fewer children than asked for.
     """
+    from torpor.cli.waiting import until_ready
     from torpor.cli.session_tables import print_forked
 
     def work(client: "api.Client") -> tuple["api.Forked", float, list["api.Event"]]:
         start = None if from_ is None else checkpoint_of(client, session, from_).id
         begun = time.monotonic()
         made = client.fork_session(session, count=count, checkpoint=start)
+        if wait:
+            ready = tuple(until_ready(client, child) for child in made.sessions)
+            made = replace(made, sessions=ready)
         seconds = time.monotonic() - begun
         return made, seconds, events_of(client, session, made.not_undone)
 
@@ -74,7 +80,8 @@ def fork(
         _print_json(made)
     else:
         print_forked(made, session, seconds, lasting)
-    raise typer.Exit(1 if made.failures else 0)
+    failed = any(child.status == "FAILED" for child in made.sessions)
+    raise typer.Exit(1 if made.failures or failed else 0)
 
 
 @app.command()
