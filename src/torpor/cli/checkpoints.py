@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torpor import client as api
 
 app = typer.Typer()
+PANEL = "Snapshots of a session"
 
 Checkpoint = Annotated[
     str,
@@ -22,7 +23,7 @@ Checkpoint = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def checkpoint(
     session: Session,
     label: Annotated[str, typer.Option("--label", "-l", help="A few words on it.")] = "",
@@ -42,7 +43,7 @@ def checkpoint(
         print_checkpoint(made, session)
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def fork(
     session: Session,
     count: Annotated[
@@ -84,7 +85,7 @@ def fork(
     raise typer.Exit(1 if made.failures or failed else 0)
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def rollback(
     session: Session,
     checkpoint: Checkpoint,
@@ -112,7 +113,7 @@ def rollback(
         print_rolled_back(done.session, named, seconds, lasting)
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def tree(session: Session, host: Host = None, output: Output = Form.TABLE) -> None:
     """Draw the snapshots of a session: which came from which, where it stands, its children.
 
