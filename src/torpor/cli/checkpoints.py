@@ -63,8 +63,8 @@ def fork(
 
     It runs on itself. Exit status 1 if there are fewer children than asked for.
     """
-    from torpor.cli.waiting import until_ready
     from torpor.cli.session_tables import print_forked
+    from torpor.cli.waiting import until_ready
 
     def work(client: "api.Client") -> tuple["api.Forked", float, list["api.Event"]]:
         start = None if from_ is None else checkpoint_of(client, session, from_).id

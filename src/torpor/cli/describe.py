@@ -13,6 +13,7 @@ from torpor.cli.app import app
 COMMANDS = (
     "serve", "status", "token", "create", "list", "show", "exec", "shell", "cp", "ls", "pause",
     "resume", "checkpoint", "fork", "rollback", "tree", "rm", "logs",
+    "backup", "restore",
 )  # fmt: skip
 EVERYWHERE = frozenset({"--host", "--output", "--help"})
 
@@ -50,4 +51,4 @@ def _names(option: Any) -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")  # noqa: T201
+    print(reference(), end="")
