@@ -285,7 +285,8 @@ def rm(
             return
         if not yes and sys.stdin.isatty():
             names = ", ".join(each.name for each in found)
-            typer.confirm(f"Destroy {names}, with all of their snapshots?", abort=True, err=True)
+            whose = "its" if len(found) == 1 else "their"
+            typer.confirm(f"Destroy {names}, with all of {whose} snapshots?", abort=True, err=True)
         for each in found:
             client.destroy_session(each.id)
             typer.echo(f"{each.name} is destroyed.")
