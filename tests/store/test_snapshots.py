@@ -86,9 +86,9 @@ async def test_pages_have_what_users_know_as_checkpoints(conn: Transaction) -> N
         made = snapshot(name, of, kind=kind, checkpoint=checkpoint, created_at=later(number))
         await snapshots.insert(conn, made)
     first = await snapshots.page(conn, "a", 2)
-    assert [each.id for each in first.items] == ["c2", "f1"]
+    assert [each.id for each in first.items] == ["d1", "c2"]
     second = await snapshots.page(conn, "a", 2, first.next_cursor)
-    assert [each.id for each in second.items] == ["c1"]
+    assert [each.id for each in second.items] == ["f1", "c1"]
     assert second.next_cursor is None
 
 
