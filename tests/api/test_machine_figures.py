@@ -6,6 +6,8 @@ import pytest
 from tests.api.conftest import Api
 from torpor.sessions.model import SYSTEM
 
+REQUESTS = 'torpor_http_requests_total{method="GET"'
+
 
 @pytest.fixture
 async def one(api: Api) -> str:
@@ -56,8 +58,7 @@ async def test_prometheus_reads_figures(api: Api, one: str) -> None:
         'torpor_sessions{status="READY"} 0.0',
         'torpor_operations_total{kind="pause",result="done"} 1.0',
         'torpor_machine_cpu_seconds_total{mode="emulator"} 0.5',
-        'torpor_http_requests_total{method="GET",route="/v2/agents/sessions/{session_id}",'
-        'status="404"} 1.0',
+        f'{REQUESTS},route="/v2/agents/sessions/{{session_id}}",status="404"}} 1.0',
         'torpor_http_requests_total{method="GET",route="none",status="404"} 1.0',
     ):
         assert line in lines, answer.text

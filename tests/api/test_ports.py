@@ -42,15 +42,24 @@ async def read(socket: ClientConnection, size: int) -> bytes:
     return data
 
 
+async def to_the_end(socket: ClientConnection) -> None:
+    """Read until the other end closes. Raises ConnectionClosed."""
+    while True:
+        await socket.recv()
+
+
 async def test_bytes_go_both_ways_and_the_session_may_be_idle_meanwhile(api: Api, one: str) -> None:
-    async with server(shout) as port, served(api) as address:
-        async with forward(api, address, port) as socket:
-            await socket.send(b"hello")
-            assert await read(socket, 5) == b"HELLO"
-            await asyncio.gather(
-                *(socket.send(b"x" * 100_000) for _ in range(20)), read(socket, 2_000_000)
-            )
-            await eventually(lambda: in_use(api, one), lambda uses: uses == 0)
+    async with (
+        server(shout) as port,
+        served(api) as address,
+        forward(api, address, port) as socket,
+    ):
+        await socket.send(b"hello")
+        assert await read(socket, 5) == b"HELLO"
+        await asyncio.gather(
+            *(socket.send(b"x" * 100_000) for _ in range(20)), read(socket, 2_000_000)
+        )
+        await eventually(lambda: in_use(api, one), lambda uses: uses == 0)
     assert [each.type for each in await api.events(one)].count("port.opened") == 1
 
 
@@ -65,14 +74,17 @@ async def test_the_upgrade_wakes_a_paused_session(api: Api, one: str) -> None:
 async def test_a_connection_lives_over_a_pause_and_its_bytes_wake_the_session(
     api: Api, one: str
 ) -> None:
-    async with server(shout) as port, served(api) as address:
-        async with forward(api, address, port) as socket:
-            await socket.send(b"hello")
-            assert await read(socket, 5) == b"HELLO"
-            for _ in range(3):
-                await api.sessions.pause(one, SYSTEM)
-                await socket.send(b"again")
-                assert await read(socket, 5) == b"AGAIN"
+    async with (
+        server(shout) as port,
+        served(api) as address,
+        forward(api, address, port) as socket,
+    ):
+        await socket.send(b"hello")
+        assert await read(socket, 5) == b"HELLO"
+        for _ in range(3):
+            await api.sessions.pause(one, SYSTEM)
+            await socket.send(b"again")
+            assert await read(socket, 5) == b"AGAIN"
     assert api.host.calls.count("start resume") == 3
 
 
@@ -82,12 +94,15 @@ async def test_the_end_of_a_connection_closes_the_websocket(api: Api, one: str) 
         await writer.drain()
         writer.close()
 
-    async with server(bye) as port, served(api) as address:
-        async with forward(api, address, port) as socket:
-            assert await read(socket, 3) == b"bye"
-            with pytest.raises(ConnectionClosed):
-                await asyncio.wait_for(socket.recv(), 5)
-            assert socket.close_code == 1000
+    async with (
+        server(bye) as port,
+        served(api) as address,
+        forward(api, address, port) as socket,
+    ):
+        assert await read(socket, 3) == b"bye"
+        with pytest.raises(ConnectionClosed):
+            await asyncio.wait_for(socket.recv(), 5)
+        assert socket.close_code == 1000
 
 
 async def test_the_end_of_the_client_closes_the_connection(api: Api, one: str) -> None:
@@ -121,20 +136,25 @@ async def test_what_cannot_be_connected_is_an_ordinary_error(api: Api, one: str)
 
 
 async def test_only_bytes_are_passed_on(api: Api, one: str) -> None:
-    async with server(shout) as port, served(api) as address:
-        async with forward(api, address, port) as socket:
-            await socket.send("text")
-            assert json.loads(await socket.recv())["type"] == "error"
-            with pytest.raises(ConnectionClosed):
-                await socket.recv()
-            assert socket.close_code == 4400
+    async with (
+        server(shout) as port,
+        served(api) as address,
+        forward(api, address, port) as socket,
+    ):
+        await socket.send("text")
+        assert json.loads(await socket.recv())["type"] == "error"
+        with pytest.raises(ConnectionClosed):
+            await socket.recv()
+        assert socket.close_code == 4400
 
 
 async def test_a_session_that_is_destroyed_takes_its_connections_along(api: Api, one: str) -> None:
-    async with server(shout) as port, served(api) as address:
-        async with forward(api, address, port) as socket:
-            await api.sessions.destroy(one, SYSTEM)
-            with pytest.raises(ConnectionClosed):
-                while True:
-                    await asyncio.wait_for(socket.recv(), 10)
-            assert socket.close_code == 4404
+    async with (
+        server(shout) as port,
+        served(api) as address,
+        forward(api, address, port) as socket,
+    ):
+        await api.sessions.destroy(one, SYSTEM)
+        with pytest.raises(ConnectionClosed):
+            await asyncio.wait_for(to_the_end(socket), 10)
+        assert socket.close_code == 4404

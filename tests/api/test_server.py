@@ -1,4 +1,4 @@
-"""What the server does around the application. All of it together is in tests/machine/test_api.py."""
+"""What the server does around the application; all of it is in tests/machine/test_api.py."""
 
 import io
 import logging
@@ -27,12 +27,13 @@ def test_without_authentication_nobody_else_is_listened_to() -> None:
 
 
 def test_who_takes_nothing_for_too_long_is_given_up() -> None:
-    with listen(Settings(listen="127.0.0.1:0")) as listener:
-        with socket.create_connection(listener.getsockname()):
-            accepted, _ = listener.accept()
-            with accepted:
-                limit = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-                assert limit == 120_000
+    with (
+        listen(Settings(listen="127.0.0.1:0")) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        limit = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert limit == 120_000
 
 
 def test_a_secret_is_its_owners_alone(tmp_path: Path) -> None:
