@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-from torpor.cli import backup
 from torpor.guest import succession, wire
 from torpor.images import names
 from torpor.store import migrate
@@ -18,7 +17,6 @@ NOW = {
     "memory delta": delta.VERSION,
     "exported snapshot": exported.VERSION,
     "record of a machine": manifest.VERSION,
-    "backup of a whole home": backup.VERSION,
     "named image": names.VERSION,
     "database": int(migrate.HEAD),
 }

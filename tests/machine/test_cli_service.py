@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -340,26 +339,3 @@ def test_tokens_open_what_their_role_does(server: Server) -> None:
     server.environment["TORPOR_TOKEN"] = viewer
     assert server.run("list").returncode == 1
     del server.environment["TORPOR_TOKEN"]
-
-
-def test_the_whole_state_comes_back_from_one_file(one: Server, tmp_path: Path) -> None:
-    counter = "i=0; while :; do i=$((i+1)); echo $i >/root/count; sleep 0.05; done"
-    one.does("exec", "-d", "one", "--", "sh", "-c", counter)
-    one.end()
-    refused = one.run("backup", str(tmp_path / "backup"))
-    assert refused.returncode == 1
-    assert b"1 machines run" in refused.stderr
-    one.start()
-    one.does("pause", "--durable", "one")
-    one.end()
-    one.does("backup", str(tmp_path / "backup"))
-    lost = one.home.rename(one.home.with_name(f"{one.home.name}.lost"))
-    try:
-        one.does("restore", str(tmp_path / "backup"))
-        one.start()
-        assert one.session("one")["status"] == "PAUSED"
-        first = int(one.does("exec", "one", "--", "cat", "/root/count"))
-        time.sleep(1)
-        assert int(one.does("exec", "one", "--", "cat", "/root/count")) > first > 0
-    finally:
-        shutil.rmtree(lost)
