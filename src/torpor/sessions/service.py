@@ -1,7 +1,7 @@
 """The service: all that can be done with sessions, opened on a database and a host."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
@@ -299,6 +299,16 @@ class Sessions:
         async with self._database.read() as conn:
             rows = await snapshots_table.of_session(conn, session)
         return [row for row in reversed(rows) if row.status == "READY"]
+
+    def snapshots_held(
+        self, note: Callable[[], Awaitable[None]]
+    ) -> AbstractAsyncContextManager[None]:
+        """See :meth:`Snapshots.held`."""
+        return self._snapshots.held(note)
+
+    async def durable(self, snapshot: str) -> None:
+        """See :meth:`Snapshots.durable`."""
+        await self._snapshots.durable(snapshot)
 
     # Using
 

@@ -9,7 +9,9 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from torpor.sessions.errors import FailedError
@@ -41,6 +43,7 @@ class Snapshots:
         self._events = events
         self._tasks = tasks
         self._releasing = asyncio.Lock()
+        self._held: Counter[str] = Counter()
 
     async def note(
         self,
@@ -115,7 +118,7 @@ class Snapshots:
             for snapshot in candidates:
                 async with self._database.read() as conn:
                     row = await table.get(conn, snapshot)
-                    if row is None or await needed(conn, row):
+                    if row is None or self._held[snapshot] or await needed(conn, row):
                         continue
                 # Its row goes last: after a crash in between, the next start finds it.
                 await self._remove(snapshot)
@@ -129,6 +132,25 @@ class Snapshots:
             await self._host.remove(snapshot)
         except SnapshotError as error:
             logger.warning("snapshot %s stays for now: %s", snapshot, error)
+
+    @asynccontextmanager
+    async def held(self, note: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+        """Keep all snapshots that there are when ``note`` is awaited until the block ends, whether
+        or not anything needs them then."""
+        async with self._releasing:
+            await note()
+            async with self._database.read() as conn:
+                held = [row.id for row in await table.of_all(conn)]
+            self._held.update(held)
+        try:
+            yield
+        finally:
+            self._held.subtract(held)
+            self._held = +self._held
+            self._tasks.background(self._release_held(held), "snapshots that were held")
+
+    async def _release_held(self, held: list[str]) -> None:
+        await self.release(*held)
 
     async def release_all_of(self, session: str) -> None:
         """Remove those of a session's snapshots that nothing needs."""
@@ -149,9 +171,15 @@ class Snapshots:
 
 async def needed(conn: Transaction, row: Snapshot) -> bool:
     """Return whether anything needs a snapshot."""
-    if await sessions.standing_on(conn, row.id):
-        return True
     owner = await sessions.get(conn, row.session)
+    return is_needed(row, owner, stood_on=await sessions.standing_on(conn, row.id))
+
+
+def is_needed(row: Snapshot, owner: Session | None, *, stood_on: bool) -> bool:
+    """Return whether anything needs a snapshot, whose session is ``owner``, if that is known;
+    ``stood_on`` says whether any session stands on it."""
+    if stood_on:
+        return True
     if owner is None or owner.status in (Status.DESTROYED, Status.DESTROYING):
         return False
     return row.checkpoint is not None or owner.status is Status.FAILED
