@@ -9,7 +9,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from torpor.backup.errors import wrong
 from torpor.images.names import Record
-from torpor.sessions.snapshots import is_needed
+from torpor.sessions.snapshots import needed
 from torpor.store.records import Session, Snapshot, Status
 from torpor.vm.exported import File
 
@@ -107,10 +107,12 @@ def wanted_of(live: Collection[Session], rows: Collection[Snapshot]) -> Wanted:
     """Return what of these sessions and snapshots belongs into a backup."""
     standing = {session.snapshot for session in live}
     by_id = {session.id: session for session in live}
-    needed = (
-        row for row in rows if is_needed(row, by_id.get(row.session), stood_on=row.id in standing)
+    chosen = (
+        row
+        for row in rows
+        if row.status == "READY" and needed(row, by_id.get(row.session), row.id in standing)
     )
-    return Wanted(tuple(live), tuple(sorted(needed, key=lambda row: (row.created_at, row.id))))
+    return Wanted(tuple(live), tuple(sorted(chosen, key=lambda row: (row.created_at, row.id))))
 
 
 def saved(session: Session, there: dict[str, Snapshot]) -> SavedSession:

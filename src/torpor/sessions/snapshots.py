@@ -118,7 +118,10 @@ class Snapshots:
             for snapshot in candidates:
                 async with self._database.read() as conn:
                     row = await table.get(conn, snapshot)
-                    if row is None or self._held[snapshot] or await needed(conn, row):
+                    if row is None or self._held[snapshot]:
+                        continue
+                    owner = await sessions.get(conn, row.session)
+                    if needed(row, owner, await sessions.standing_on(conn, snapshot)):
                         continue
                 # Its row goes last: after a crash in between, the next start finds it.
                 await self._remove(snapshot)
@@ -162,22 +165,20 @@ class Snapshots:
         """Try again what could not be done: make durable what is not, remove what nothing needs."""
         async with self._database.read() as conn:
             rows = await table.of_all(conn)
+            there = {session.id: session for session in await sessions.live(conn)}
         for row in rows:
             if not row.durable and row.status == "READY":
                 with contextlib.suppress(FailedError):
                     await self.durable(row.id)
-        await self.release(*(row.id for row in rows))
+        stood_on = {session.snapshot for session in there.values()}
+        await self.release(
+            *(row.id for row in rows if not needed(row, there.get(row.session), row.id in stood_on))
+        )
 
 
-async def needed(conn: Transaction, row: Snapshot) -> bool:
-    """Return whether anything needs a snapshot."""
-    owner = await sessions.get(conn, row.session)
-    return is_needed(row, owner, stood_on=await sessions.standing_on(conn, row.id))
-
-
-def is_needed(row: Snapshot, owner: Session | None, *, stood_on: bool) -> bool:
-    """Return whether anything needs a snapshot, whose session is ``owner``, if that is known;
-    ``stood_on`` says whether any session stands on it."""
+def needed(row: Snapshot, owner: Session | None, stood_on: bool) -> bool:
+    """Return whether anything needs a snapshot: ``owner`` is the session that it is of, if that is
+    there; ``stood_on`` says whether any session stands on it."""
     if stood_on:
         return True
     if owner is None or owner.status in (Status.DESTROYED, Status.DESTROYING):
