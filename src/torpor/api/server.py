@@ -9,18 +9,22 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
+import torpor
 from torpor.api.app import create_app
 from torpor.api.bearers import Bearers, is_valid
 from torpor.api.logs import configure_logs
+from torpor.backup import Backups, check_no_restore, remove_left_copies
 from torpor.images import Report, silent
 from torpor.sessions import Defaults, Keeping, LocalHost, RoomLimits, Sessions
 from torpor.settings import Places, Settings
 from torpor.settings.model import is_loopback
+from torpor.settings.presence import announce, withdraw
 from torpor.store import Database
 from torpor.store.errors import StoreError
 from torpor.vm import MIB
@@ -54,8 +58,9 @@ async def serve(
     """Serve until SIGTERM or SIGINT. ``listening`` is told the URL as soon as requests are taken.
 
     Machines run on when it returns, or are frozen first, as the settings have it. Raises
-    :exc:`ListenError`, :exc:`torpor.vm.VmError`, :exc:`torpor.images.ImageError` and
-    :exc:`torpor.store.errors.StoreError`, with nothing left open.
+    :exc:`ListenError`, :exc:`torpor.backup.BackupError`, :exc:`torpor.vm.VmError`,
+    :exc:`torpor.images.ImageError` and :exc:`torpor.store.errors.StoreError`, with nothing left
+    open.
     """
     configure_logs()
     with _stopped_by_signals() as stop:
@@ -69,7 +74,10 @@ async def serve(
                 await asyncio.gather(opening, return_exceptions=True)
                 return
             app, listener = opening.result()
-            await _run(app, listener, stop, listening)
+            url = url_of(listener)
+            announce(places.home, url, torpor.__version__)
+            stack.callback(withdraw, places.home)
+            await _run(app, listener, stop, lambda: listening(url))
     log.info("stopped")
 
 
@@ -79,6 +87,7 @@ async def _open(
     """Open everything, each with its closing in ``stack``."""
     # First the address: nothing is touched if another server has it.
     listener = stack.enter_context(contextlib.closing(listen(settings)))
+    check_no_restore(places.home)
     database = await Database.open(settings.database_url(places))
     stack.push_async_callback(database.close)
     bearers = None
@@ -103,7 +112,10 @@ async def _open(
         ),
     )
     stack.push_async_callback(sessions.close, freeze=settings.on_stop == "freeze")
-    return create_app(sessions, bearers, settings), listener
+    remove_left_copies(places.home)
+    named = settings.model_dump(exclude_defaults=True)
+    backups = Backups(sessions, database, host.store, places.home, named)
+    return create_app(sessions, bearers, settings, copies=backups), listener
 
 
 def _room_limits(settings: Settings) -> RoomLimits:
@@ -147,6 +159,8 @@ def listen(settings: Settings) -> socket.socket:
 def url_of(listener: socket.socket) -> str:
     """Return the URL at which a socket is reached."""
     host, port, *_ = listener.getsockname()
+    if ip_address(host).is_unspecified:  # of all addresses this computer's own is one
+        host = "::1" if ":" in host else "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -233,7 +247,7 @@ async def _run(
     app: FastAPI,
     listener: socket.socket,
     stop: asyncio.Event,
-    listening: Callable[[str], None],
+    listening: Callable[[], None],
 ) -> None:
     """Serve requests until ``stop`` is set and those that are under way have ended."""
     config = uvicorn.Config(
@@ -251,7 +265,6 @@ async def _run(
         ws_ping_timeout=None,
     )
     server = _Uvicorn(config, app.state.parts.closing)
-    url = url_of(listener)
 
     async def end() -> None:
         await stop.wait()
@@ -259,8 +272,8 @@ async def _run(
         server.should_exit = True
 
     ending = asyncio.create_task(end(), name="end of the server")
-    log.info("listening on %s", url)
-    listening(url)
+    log.info("listening on %s", url_of(listener))
+    listening()
     try:
         await server.serve(sockets=[listener])
     finally:

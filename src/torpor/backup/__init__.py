@@ -1,6 +1,6 @@
 """The whole state of a server in one file, and out of it again: backup and restore."""
 
-from torpor.backup.alone import back_up_alone
+from torpor.backup.alone import back_up_alone, remove_left_copies
 from torpor.backup.contents import About, SavedSession, Summary
 from torpor.backup.errors import BackupError
 from torpor.backup.restoring import Restored, restore
@@ -17,6 +17,7 @@ __all__ = [
     "Summary",
     "back_up_alone",
     "check_no_restore",
+    "remove_left_copies",
     "restore",
     "verify",
 ]

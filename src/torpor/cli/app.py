@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from torpor.cli import checkpoints, command, file, log, service, session
+from torpor.cli import backup, checkpoints, command, file, log, service, session
 from torpor.cli.image import app as image
 from torpor.cli.lab import app as lab
 from torpor.cli.running import run, working_places
@@ -17,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (service, session, command, file, checkpoints, log):
+for part in (service, session, command, file, checkpoints, log, backup):
     app.add_typer(part.app)
 app.add_typer(image, name="image")
 app.add_typer(lab, name="lab")

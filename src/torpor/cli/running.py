@@ -112,6 +112,8 @@ def explain(error: BaseException) -> str | None:
         return "\n".join(dict.fromkeys(filter(None, told))) if all(told) else None
     if isinstance(error, (VmError, ImageError, PlaceError)):
         return str(error)
+    if type(error).__module__.startswith("torpor.") and hasattr(error, "happened"):
+        return str(error)  # of a package that is not imported only to ask whether it is its
     if isinstance(error, BrokenPipeError) or not isinstance(error, OSError):
         return None  # a closed pipe is the command line library's affair
     where = f": {error.filename}" if error.filename else ""

@@ -17,13 +17,14 @@ def serve(flags: Mapping[str, Any], config: Path | None) -> None:
     """Serve until a signal ends it. What is wrong with the settings or the address is shown once,
     and exits with 1."""
     from torpor.api import ListenError
+    from torpor.backup import BackupError
     from torpor.settings import SettingsError, load_settings
     from torpor.store.errors import StoreError
 
     try:
         settings = load_settings(flags, file=config)
         run(_serve(settings, writable_places()))
-    except (SettingsError, ListenError, StoreError) as error:
+    except (SettingsError, ListenError, StoreError, BackupError) as error:
         typer.secho(str(error), fg=typer.colors.RED, err=True)
         raise typer.Exit(1) from None
 
