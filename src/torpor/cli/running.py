@@ -76,12 +76,14 @@ async def _until_signal(work: Coroutine[Any, Any, T], caught: list[signal.Signal
         else:
             typer.echo("Still ending machines and removing what was half done.", err=True)
 
-    for number in SIGNALS:
+    # What is ignored stays so: it is how nohup(1) has programs outlive their terminal.
+    heard = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    for number in heard:
         loop.add_signal_handler(number, end, number)
     try:
         return await task
     finally:
-        for number in SIGNALS:
+        for number in heard:
             loop.remove_signal_handler(number)
 
 

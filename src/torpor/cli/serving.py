@@ -36,6 +36,7 @@ async def _serve(settings: "Settings", places: "Places") -> None:
 
         def listening(url: str) -> None:
             shown.close()
-            typer.echo(f"Torpor is at {url}. Ctrl-C stops it; machines run on.", err=True)
+            then = "machines run on" if settings.on_stop == "leave" else "sessions are paused then"
+            typer.echo(f"Torpor is at {url}. Ctrl-C stops it; {then}.", err=True)
 
         await serve_api(settings, places, report=shown.report, listening=listening)
