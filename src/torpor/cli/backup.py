@@ -8,6 +8,7 @@ import typer
 from torpor.cli.running import run, working_places, writable_places
 from torpor.cli.server import Form, Host, Output
 
+PANEL = "The server"
 app = typer.Typer()
 Config = Annotated[
     Path | None,
@@ -15,7 +16,7 @@ Config = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file.")],
     freeze_running: Annotated[
@@ -53,7 +54,7 @@ def backup(
     raise typer.Exit(0 if made.summary.complete else 1)
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")],
     check: Annotated[

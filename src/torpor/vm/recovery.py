@@ -23,6 +23,9 @@ from torpor.vm.manifest import RECORD, MachineRecord
 from torpor.vm.qemu import maps_read_only
 from torpor.vm.thaw import Site
 
+EXIT_LIMIT = 3.0
+"""Seconds that a process which cannot be reached has to end by itself."""
+
 
 @dataclass(frozen=True)
 class Recovered:
@@ -67,12 +70,20 @@ async def recover_machine(
         await machine.qmp.cont()
         agent = await machine.attached()
         await agent.resume()
+        if not machine.running:
+            raise await machine.wait_end()
         machine.update(ending=None)
         if group is not None:
             _renew_limits(group, record)
     except (VmError, OSError, TimeoutError) as error:
-        await machine.remove()
-        return Recovered(directory.name, "ended", f"it could not be adopted: {error}"), None
+        # It may be ending just now, for a reboot too. One that stays and cannot be reached is of no
+        # use to anybody; its disk is.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(machine.wait_end(), EXIT_LIMIT)
+        await machine.kill()
+        await machine.disconnect()
+        gone = Machine(directory, replace(machine.record, process=None), group=group)
+        return await _succeed(site, aftermath, gone, f"it could not be adopted: {error}")
     return Recovered(directory.name, "adopted", "its process runs"), machine
 
 
@@ -84,7 +95,7 @@ def _renew_limits(group: Group, record: MachineRecord) -> None:
 
 
 async def _succeed(
-    site: Site, aftermath: Aftermath, machine: Machine
+    site: Site, aftermath: Aftermath, machine: Machine, why: str = "its process is gone"
 ) -> tuple[Recovered, Machine | None]:
     """Go on with a machine whose process went, or is being started again, with nobody there."""
     await end_all(machine.record.name)  # one that was being started
@@ -100,7 +111,7 @@ async def _succeed(
     shutil.rmtree(machine.directory, ignore_errors=True)
     snapshot = end.snapshot if isinstance(end, MachineDiedError) else None
     outcome: Literal["kept", "removed"] = "kept" if snapshot is not None else "removed"
-    return Recovered(machine.id, outcome, f"its process is gone: {end}", snapshot), None
+    return Recovered(machine.id, outcome, f"{why}: {end}", snapshot), None
 
 
 async def _find_top(site: Site, machine: Machine) -> None:
