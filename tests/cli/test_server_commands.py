@@ -181,7 +181,7 @@ def test_list_goes_through_the_pages_up_to_its_limit(double: Double) -> None:
     assert said.exit_code == 0
     assert "There are more" in said.stdout
     assert [dict(each.query)["page_size"] for each in double.asked] == ["3", "1"]
-    assert dict(double.asked[1].query)["page_token"] == "more"
+    assert ("page_token", "more") in double.asked[1].query
     assert dict(double.asked[0].query)["status"] == "SESSION_STATUS_ALL"
 
 
@@ -350,7 +350,7 @@ def test_the_tree_draws_where_the_session_stands_and_its_children(double: Double
 
 def test_logs_print_the_past_and_then_what_comes(double: Double) -> None:
     double.on("GET", "sessions/b/events",
-        stream(event_frame(1), event_frame(2, "exec.started", argv=["ls"]), b": has_more=false\n\n"),
+        stream(event_frame(1), event_frame(2, "exec.started", argv=["ls"])),
         stream(event_frame(3, "session.destroyed")),
     )  # fmt: skip
     said = says(double, "logs", "b", "-f", "-n", "1")

@@ -46,8 +46,8 @@ Talking = Callable[[WebSocket], Awaitable[None]]
 
 @dataclass
 class Double:
-    """The server. ``answers`` has those of each method and path, in their order; the last one stays.
-    ``sockets`` has who talks at a path."""
+    """The server. ``answers`` has those of each method and path, in their order; the last one
+    stays. ``sockets`` has who talks at a path."""
 
     port: int = 0
     asked: list[Asked] = field(default_factory=list)

@@ -15,7 +15,7 @@ from torpor.sessions import (
     NotFoundError,
 )
 from torpor.sessions.model import Changes
-from torpor.store.records import Status
+from torpor.store.records import Session, Status
 from torpor.store.sessions import SessionQuery
 from torpor.vm import FreezeError, LaunchError
 
@@ -253,3 +253,62 @@ async def test_stopping_the_server_freezes_the_machines_if_it_is_to(service: Ser
     await service.open()
     paused = await service.get(session)
     assert (paused.status, paused.pause_reason) == (Status.PAUSED, "server_stop")
+
+
+async def test_a_session_can_be_destroyed_while_its_image_is_still_being_made(
+    service: Service,
+) -> None:
+    service.host.step = 30.0
+    made = await service.sessions.create(NewSession(name="slow"), ANN)
+    await asyncio.sleep(0.05)
+    service.host.step = 0.0
+    async with asyncio.timeout(5):
+        await service.sessions.destroy(made.id, ANN)
+    assert (await service.get(made)).status is Status.DESTROYED
+    assert (await service.ready("slow")).status is Status.READY
+
+
+async def test_a_stop_does_not_wait_for_an_image_and_the_next_start_makes_it(
+    service: Service,
+) -> None:
+    service.host.step = 30.0
+    made = await service.sessions.create(NewSession(name="slow"), ANN)
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(5):
+        await service.close()
+    service.host.step = 0.0
+    await service.open()
+    assert (await service.sessions.ready(made.id, 10)).status is Status.READY
+
+
+async def test_the_files_of_a_machine_that_died_stay_until_they_are_deleted(
+    service: Service,
+) -> None:
+    session = await service.ready()
+    checkpoint = await service.sessions.checkpoint(session.id, ANN)
+    service.host.die(service.machine(session), files=True)
+    await service.status(session, Status.FAILED)
+    await service.sessions.resume(session.id, ANN, snapshot=checkpoint.id)
+    await service.sessions.pause(session.id, ANN, durable=True)
+    await service.again()
+    found, _ = await service.sessions.checkpoints(session.id)
+    files = [row for row in found if row.kind == "files"]
+    assert [row.label for row in files] == ["crash"]
+    await service.sessions.delete_checkpoint(session.id, files[0].checkpoint or "", ANN)
+    assert files[0].id not in service.host.snapshots()
+
+
+async def test_a_child_that_dies_before_its_first_snapshot_can_go_back_to_its_fork(
+    service: Service,
+) -> None:
+    parent = await service.ready()
+    service.host.count(service.machine(parent))
+    forked = await service.sessions.fork(parent.id, ANN)
+    assert isinstance(forked.children[0], Session)
+    child = await service.sessions.ready(forked.children[0].id, 10)
+    service.host.die(service.machine(child))
+    await service.status(child, Status.FAILED)
+    found = await service.sessions.recoverable(child.id)
+    assert [row.id for row in found] == [child.snapshot]
+    back = await service.sessions.resume(child.id, ANN, snapshot=child.snapshot)
+    assert service.host.counted(service.machine(back)) == 1

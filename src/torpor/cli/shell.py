@@ -46,7 +46,7 @@ async def run(client: "AsyncClient", wanted: Wanted, name: str) -> int:
     """
     _check_terminal()
     started = await start(client, wanted, terminal=_size())
-    return await sit(client, wanted.session, started.id, name)
+    return await sit(client, wanted.session, started.id, name, back=False)
 
 
 def _check_terminal() -> None:
@@ -60,15 +60,18 @@ def _size() -> "Terminal":
     return Terminal(*terminal.size_of(STDIN))
 
 
-async def sit(client: "AsyncClient", session: str, exec_id: str, name: str) -> int:
-    """Sit at a command that runs on a terminal; return its status, or 0 if it was left."""
+async def sit(
+    client: "AsyncClient", session: str, exec_id: str, name: str, *, back: bool = True
+) -> int:
+    """Sit at a command that runs on a terminal; return its status, or 0 if it was left. ``back``:
+    that it has been sat at before."""
     _check_terminal()
     modes = Modes()
     # For as long as whoever sits here wants: leaving is a key away.
     async with client.attach(session, exec_id, patience=None) as stream:
         try:
             with terminal.raw(STDIN):
-                status = await _Seat(stream, modes, name).taken()
+                status = await _Seat(stream, modes, name, back=back).taken()
         finally:
             terminal.write_all(STDOUT, modes.undo())
     if status is None:
@@ -81,12 +84,15 @@ async def sit(client: "AsyncClient", session: str, exec_id: str, name: str) -> i
 class _Seat:
     """Where somebody sits: the stream of the command, and the terminal here."""
 
-    def __init__(self, stream: "AsyncExecStream", modes: Modes, name: str) -> None:
+    def __init__(
+        self, stream: "AsyncExecStream", modes: Modes, name: str, *, back: bool
+    ) -> None:
         self._stream, self._modes, self._name = stream, modes, name
         self._line = StatusLine(STDOUT)
         self._keys: asyncio.Queue[bytes] = asyncio.Queue()
         self._resized = asyncio.Event()
-        self._resized.set()  # what it starts with may be another size than it was made with
+        # What was started elsewhere has another size, and drew what this screen does not show.
+        self._redraw = back
         self._paused = False
 
     async def taken(self) -> int | None:
@@ -110,7 +116,7 @@ class _Seat:
 
         async for item in self._stream:
             if isinstance(item, Output):
-                await self._ready()
+                self._ready()
                 self._modes.see(item.data)
                 await pipes.write(STDOUT, item.data)
             elif isinstance(item, Paused):
@@ -119,16 +125,18 @@ class _Seat:
             elif isinstance(item, Disconnected):
                 self._line.show("The connection is lost, and looked for. ~. after Enter leaves.")
             elif isinstance(item, (Resumed, Reconnected)):
-                await self._ready()
+                self._ready()
             elif isinstance(item, Exit):
-                await self._ready()
+                self._ready()
                 return item.status
         return None
 
-    async def _ready(self) -> None:
+    def _ready(self) -> None:
         """Take the status line away, and have the other end draw what it covered."""
         self._paused = False
         if self._line.clear():
+            self._redraw = True
+        if self._redraw:
             self._resized.set()
 
     async def _read_keys(self) -> None:
@@ -153,13 +161,16 @@ class _Seat:
         while True:
             await self._resized.wait()
             self._resized.clear()
+            # What is paused would be woken by that; when it runs again it is told.
+            if self._redraw and not self._paused:
+                self._redraw = False
+                # Only another size makes a program draw anew.
+                await self._stream.resize(_smaller(_size()))
+                await asyncio.sleep(SETTLE_SECONDS)
             if self._paused:
-                continue  # it would be woken by that; when it runs again it is told
-            size = _size()
-            # Only another size is news to a program, and the line that we took is to be redrawn.
-            await self._stream.resize(_smaller(size))
-            await asyncio.sleep(SETTLE_SECONDS)
-            await self._stream.resize(size)
+                self._redraw = True
+            else:
+                await self._stream.resize(_size())
 
 
 def _smaller(size: "Terminal") -> "Terminal":

@@ -28,7 +28,7 @@ from torpor.sessions.lives import Lives
 from torpor.sessions.model import SYSTEM, Actor, Key, NewSession, check_new, new_session_id, now
 from torpor.sessions.operations import Noted, Operations
 from torpor.sessions.room import Room
-from torpor.sessions.snapshots import Snapshots
+from torpor.sessions.snapshots import Snapshots, checkpoint_id
 from torpor.sessions.tasks import Tasks
 from torpor.store import operations as operations_table
 from torpor.store import sessions
@@ -83,6 +83,7 @@ class Lifecycle:
         self._tasks = tasks
         self.defaults = defaults
         self._starting = asyncio.Semaphore(AT_ONCE)
+        self._provisioning: set[asyncio.Task[None]] = set()
 
     async def get(self, session: str) -> Session:
         """Return a session by its id. Raises :exc:`NotFoundError`."""
@@ -160,13 +161,21 @@ class Lifecycle:
                 todo="Remove some, or raise max_sessions in the settings.",
             )
 
-    def provision(
-        self, session: str, by: Actor, event: StartEvent = "create"
-    ) -> asyncio.Task[None]:
+    def provision(self, session: str, by: Actor, event: StartEvent = "create") -> None:
         """Begin to start a session for the first time, with room taken for it already."""
-        return self._tasks.background(
+        task = self._tasks.background(
             self._provision(session, by, event), f"provisioning {session}"
         )
+        self._lives.of(session).provisioning = task
+        self._provisioning.add(task)
+        task.add_done_callback(self._provisioning.discard)
+
+    async def stop_provisioning(self) -> None:
+        """Cut off all starts of new sessions: an image may take minutes to be made. The next
+        program begins them anew."""
+        for task in self._provisioning:
+            task.cancel()
+        await asyncio.gather(*self._provisioning, return_exceptions=True)
 
     async def _provision(self, session_id: str, by: Actor, event: StartEvent) -> None:
         async with self._lives.of(session_id).turn("create"):
@@ -379,7 +388,8 @@ class Lifecycle:
             return session.snapshot
         async with self._database.read() as conn:
             row = await snapshots_table.get(conn, wanted)
-        if row is None or row.session != session.id or row.status != "READY":
+        own = row is not None and (row.session == session.id or row.id == session.snapshot)
+        if row is None or not own or row.status != "READY":
             raise NotFoundError(f"Session {session.name} has no snapshot {wanted}.")
         return wanted
 
@@ -419,8 +429,13 @@ class Lifecycle:
         kept = self._host.found(end.files) if end.files is not None else None
         async with self._database.write() as conn:
             if kept is not None:
-                row = await self._snapshots.note(conn, session, kept, "files", label=end.cause)
-                if end.cause == "power-off":
+                off = end.cause == "power-off"
+                row = await self._snapshots.note(
+                    conn, session, kept, "files", label=end.cause,
+                    # Its newest files, which nothing may remove but whoever it belongs to.
+                    checkpoint=None if off else checkpoint_id(),
+                )  # fmt: skip
+                if off:
                     await self.note_paused(conn, session, row, SYSTEM, end.cause)
                     self._events.tell(session.id)
                     return
@@ -469,7 +484,10 @@ class Lifecycle:
         session = await self.get(session_id)
         if session.status is Status.DESTROYED:
             return
-        async with self._lives.of(session_id).turn("destroy"):
+        live = self._lives.of(session_id)
+        if session.status is Status.PROVISIONING and live.provisioning is not None:
+            live.provisioning.cancel()  # it may be making an image
+        async with live.turn("destroy"):
             session = await self.get(session_id)
             if session.status is Status.DESTROYED:
                 return

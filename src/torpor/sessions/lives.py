@@ -19,6 +19,7 @@ class Live:
         self.uses = 0
         self.used = time.monotonic()
         self.waking: asyncio.Task[Any] | None = None
+        self.provisioning: asyncio.Task[Any] | None = None
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
 

@@ -38,7 +38,8 @@ class LocalHost:
     def __init__(self, maker: Maker, host: Host) -> None:
         self._maker = maker
         self._host = host
-        self._vcpus: dict[int, frozenset[int]] = {}
+        self._vcpus: dict[str, tuple[int, frozenset[int]]] = {}
+        """The process of a machine, and its vCPUs' threads."""
         self._asked: set[str] = set()
         """Machines that are being ended because somebody asked for it."""
         self._end_calls: list[Callable[[End], None]] = []
@@ -181,11 +182,12 @@ class LocalHost:
 
     async def usage(self, machine: str) -> Usage:
         found = self._machine(machine)
-        pid = found.pid
-        if pid not in self._vcpus:
+        known = self._vcpus.get(machine)
+        if known is None or known[0] != found.pid:
             inner = await found.qmp.vcpu_threads()
-            self._vcpus[pid] = await asyncio.to_thread(outer_threads, pid, inner)
-        return take_usage(pid, self._vcpus[pid])
+            known = found.pid, await asyncio.to_thread(outer_threads, found.pid, inner)
+            self._vcpus[machine] = known
+        return take_usage(*known)
 
     async def statistics(self, machine: str) -> Statistics:
         return await self._machine(machine).statistics()
@@ -207,6 +209,7 @@ class LocalHost:
         machine.on_reboot(self._rebooted)
 
     def _ended(self, machine: Machine, why: VmError) -> None:
+        self._vcpus.pop(machine.id, None)
         if machine.id not in self._asked:
             self._tell_end(machine, why)
 

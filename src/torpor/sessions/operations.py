@@ -120,10 +120,18 @@ class Operations:
 
     @asynccontextmanager
     async def failing(self, noted: Noted, by: Actor) -> AsyncIterator[None]:
-        """Note the failure of an operation if the block raises an error."""
+        """Note the failure of an operation if the block raises an error or is cancelled."""
         began = time.monotonic()
         try:
             yield
+        except asyncio.CancelledError:
+            if not noted.finished:
+                async with self._database.write() as conn:
+                    await table.finish(
+                        conn, noted.record.id, "interrupted", error="It was cut off."
+                    )
+            self.on_end(noted.record.kind, "interrupted", time.monotonic() - began)
+            raise
         except Exception as error:
             if not noted.finished:
                 await self._failed(noted.record, by, error)

@@ -125,6 +125,7 @@ class Sessions:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+        await self._lifecycle.stop_provisioning()
         if freeze:
             await self._freeze_all()
         await self._tasks.close()
@@ -296,8 +297,12 @@ class Sessions:
 
     async def recoverable(self, session: str) -> list[Snapshot]:
         """Return what a session could be resumed from, newest first."""
+        found = await self._lifecycle.get(session)
         async with self._database.read() as conn:
             rows = await snapshots_table.of_session(conn, session)
+            if found.snapshot is not None and found.snapshot not in {row.id for row in rows}:
+                source = await snapshots_table.get(conn, found.snapshot)  # what it was forked from
+                rows = [source, *rows] if source is not None else rows
         return [row for row in reversed(rows) if row.status == "READY"]
 
     # Using

@@ -115,7 +115,10 @@ class Snapshots:
             for snapshot in candidates:
                 async with self._database.read() as conn:
                     row = await table.get(conn, snapshot)
-                    if row is None or await needed(conn, row):
+                    if row is None:
+                        continue
+                    owner = await sessions.get(conn, row.session)
+                    if needed(row, owner, await sessions.standing_on(conn, snapshot)):
                         continue
                 # Its row goes last: after a crash in between, the next start finds it.
                 await self._remove(snapshot)
@@ -140,18 +143,22 @@ class Snapshots:
         """Try again what could not be done: make durable what is not, remove what nothing needs."""
         async with self._database.read() as conn:
             rows = await table.of_all(conn)
+            there = {session.id: session for session in await sessions.live(conn)}
         for row in rows:
             if not row.durable and row.status == "READY":
                 with contextlib.suppress(FailedError):
                     await self.durable(row.id)
-        await self.release(*(row.id for row in rows))
+        stood_on = {session.snapshot for session in there.values()}
+        await self.release(
+            *(row.id for row in rows if not needed(row, there.get(row.session), row.id in stood_on))
+        )
 
 
-async def needed(conn: Transaction, row: Snapshot) -> bool:
-    """Return whether anything needs a snapshot."""
-    if await sessions.standing_on(conn, row.id):
+def needed(row: Snapshot, owner: Session | None, stood_on: bool) -> bool:
+    """Return whether anything needs a snapshot: ``owner`` is the session that it is of, if that is
+    there; ``stood_on`` says whether any session stands on it."""
+    if stood_on:
         return True
-    owner = await sessions.get(conn, row.session)
     if owner is None or owner.status in (Status.DESTROYED, Status.DESTROYING):
         return False
     return row.checkpoint is not None or owner.status is Status.FAILED

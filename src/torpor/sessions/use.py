@@ -170,6 +170,8 @@ class Uses:
             await self._detached(session, str(error))
             raise
         except VmError:
+            # The news of a machine's end, or of its pause, may be a moment later than its end.
+            await asyncio.sleep(0.05)
             if live.busy or await self._moved_on(session):
                 return None
             raise
@@ -178,8 +180,6 @@ class Uses:
         return agent
 
     async def _moved_on(self, session: Session) -> bool:
-        # The news of a machine's end, or of its pause, may be a moment later than its end.
-        await asyncio.sleep(0.05)
         return (await self._lifecycle.get(session.id)).machine != session.machine
 
     async def _detached(self, session: Session, why: str) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from torpor.store import backup
-from torpor.store.driver import connect, to_the_end
+from torpor.store.driver import connect, finished
 from torpor.store.errors import UrlError
 from torpor.store.migrate import migrate
 from torpor.store.trouble import told, told_of_system
@@ -61,8 +61,11 @@ class Database:
         """A connection that sees one moment of the database, that of its first look, and cannot
         write."""
         with told(self.file):
-            async with self._readers.connect() as conn:
+            conn = await self._readers.connect()
+            try:
                 yield conn
+            finally:
+                await _end(conn)
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
@@ -78,13 +81,12 @@ class Database:
             self._holder = asyncio.current_task()
             try:
                 with told(self.file):
-                    async with self._writer.connect() as conn:
-                        try:
-                            yield conn
-                        except BaseException:
-                            await to_the_end(conn.rollback())
-                            raise
-                        await to_the_end(conn.commit())
+                    conn = await self._writer.connect()
+                    try:
+                        yield conn
+                        await conn.commit()
+                    finally:
+                        await _end(conn)
             finally:
                 self._holder = None
 
@@ -94,7 +96,8 @@ class Database:
         The copy is checked and on the disk when this returns; an older ``file`` is replaced then
         and not before. Raises :exc:`DiskFullError`, :exc:`DiskError` and :exc:`DamagedError`.
         """
-        await to_the_end(asyncio.to_thread(backup.copy, self.file, file))
+        loop = asyncio.get_running_loop()
+        await finished(loop.run_in_executor(None, backup.copy, self.file, file))
 
     async def close(self) -> None:
         """Close all connections. The last one writes the log back into the file."""
@@ -138,6 +141,13 @@ def _engine(file: Path, *, writes: bool) -> AsyncEngine:
         async_creator=lambda *_, **__: connect(file, writes=writes),
         pool_size=1 if writes else _READERS,
         max_overflow=0 if writes else _MORE_READERS,
-        # A writer ends each transaction itself; one more end would be one more turn.
-        pool_reset_on_return=None if writes else "rollback",
+        pool_reset_on_return=None,  # _end does it; once more would be one more turn
     )
+
+
+async def _end(conn: AsyncConnection) -> None:
+    # Not by ``async with``: that ends it in a task, which whoever ends an event loop may cancel.
+    try:
+        await conn.rollback()
+    finally:
+        await conn.close()

@@ -10,7 +10,7 @@ its owner's back, or that the thread brings to an event loop that has ended.
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ async def connect(file: Path, *, writes: bool) -> aiosqlite.Connection:
     """Open the file. Without ``writes`` the connection refuses to change anything."""
 
     def opened() -> sqlite3.Connection:
-        # Python's own idea of when a transaction begins is left out: see _run.
+        # Python's own idea of when a transaction begins is left out: see begun.
         raw = sqlite3.connect(
             file, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -44,17 +44,15 @@ async def connect(file: Path, *, writes: bool) -> aiosqlite.Connection:
 
     # A writer that begins as a reader may find later that another one was quicker, and fail.
     connection = _Connection(opened, "BEGIN IMMEDIATE" if writes else "BEGIN")
-    connection._thread.daemon = True  # a program that dies before it closes shall end
-    try:
-        return await to_the_end(connection)
-    except asyncio.CancelledError:
-        await connection.close()
-        raise
+    await connection.open()
+    return connection
 
 
-async def to_the_end(work: Awaitable[T]) -> T:
-    """Await ``work``; if this task is cancelled, go on with that when the work has ended."""
-    doing = asyncio.ensure_future(work)
+async def finished(doing: asyncio.Future[T]) -> T:
+    """Wait for what a thread does; if this task is cancelled, go on with that at its end.
+
+    Not for a task: whoever ends an event loop cancels those, whoever waits for them.
+    """
     cancelled = None
     while not doing.done():
         try:
@@ -62,8 +60,7 @@ async def to_the_end(work: Awaitable[T]) -> T:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        if not doing.cancelled():
-            doing.exception()  # asyncio would report one that nobody looked at
+        doing.exception()  # asyncio would report one that nobody looked at
         raise cancelled
     return doing.result()
 
@@ -71,45 +68,65 @@ async def to_the_end(work: Awaitable[T]) -> T:
 class _Connection(aiosqlite.Connection):
     def __init__(self, opened: Callable[[], sqlite3.Connection], begin: str) -> None:
         super().__init__(opened, iter_chunk_size=64)
+        self._thread.daemon = True  # a program that dies before it closes shall end
         self._begin = begin
         self._begun = False
+
+    async def open(self) -> None:
+        """Start the thread, and open the file in it."""
+        self._thread.start()
+        try:
+            await self._turn(self._open)
+        except BaseException:
+            self.stop()
+            raise
+
+    async def close(self) -> None:
+        """Close the file, and let the thread end. That it is closed already is no error."""
+        if self._connection is not None:
+            try:
+                await self._turn(self._close)
+            finally:
+                self.stop()
+
+    def stop(self) -> None:
+        """Let the thread close the file and end when it has done what it was asked for."""
+        self._running = False
+        self._tx.put_nowait((None, self._last_turn))
 
     def cursor(self) -> "_Cursor":  # type: ignore[override]
         return _Cursor(self)
 
-    async def turn(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Call ``work`` in the connection's thread."""
+    async def create_function(self, *_: Any, **__: Any) -> None:
+        """Nothing: SQLAlchemy adds one for regular expressions, which nobody asks for here."""
+
+    async def _execute(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         if not self._running or self._connection is None:
             raise ValueError("Connection closed")  # the words by which SQLAlchemy knows it
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._tx.put_nowait((done, partial(work, *arguments)))
-        return await to_the_end(done)
+        return await self._turn(partial(fn, *args, **kwargs))
 
-    async def close(self) -> None:
-        """Close the connection; that it is closed already is no error."""
-        if self._connection is not None:
-            try:
-                await self.turn(self._connection.close)
-            finally:
-                self._connection = None
-                self.stop()
+    async def _turn(self, work: Callable[[], T]) -> T:
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._tx.put_nowait((done, work))
+        return await finished(done)
 
-    def stop(self) -> None:
-        """Let the thread end when it has done what it was asked for."""
-        self._running = False
-        self._tx.put_nowait((None, self._last_turn))
+    def _open(self) -> None:
+        self._connection = self._connector()
 
-    def _last_turn(self) -> object:
+    def _close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _last_turn(self) -> object:
+        self._close()
         return _STOP_RUNNING_SENTINEL
 
     async def commit(self) -> None:
-        await self.turn(self._commit)
+        await self._execute(self._commit)
 
     async def rollback(self) -> None:
-        await self.turn(self._rollback)
+        await self._execute(self._rollback)
 
     def begun(self) -> sqlite3.Connection:
         """Return SQLite's connection, with a transaction begun if there is none."""
@@ -158,10 +175,10 @@ class _Cursor:
         return self
 
     async def execute(self, sql: str, parameters: Any = ()) -> None:
-        await self._connection.turn(self._run, sqlite3.Connection.execute, sql, parameters)
+        await self._connection._execute(self._run, sqlite3.Connection.execute, sql, parameters)
 
     async def executemany(self, sql: str, parameters: Any) -> None:
-        await self._connection.turn(self._run, sqlite3.Connection.executemany, sql, parameters)
+        await self._connection._execute(self._run, sqlite3.Connection.executemany, sql, parameters)
 
     async def fetchall(self) -> list[Any]:
         return self._rows

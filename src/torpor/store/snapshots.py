@@ -69,7 +69,6 @@ async def page(
     """
     chosen = select(table).where(
         table.c.session == session,
-        table.c.kind.in_(("checkpoint", "fork")),
         table.c.checkpoint.is_not(None),
     )
     return await newest_first(conn, Snapshot, chosen, table, limit, after)
