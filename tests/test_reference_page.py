@@ -5,6 +5,7 @@ from pathlib import Path
 
 from torpor.guest import succession, wire
 from torpor.images import names
+from torpor.store import migrate
 from torpor.vm import delta, exported, manifest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,6 +18,7 @@ NOW = {
     "exported snapshot": exported.VERSION,
     "record of a machine": manifest.VERSION,
     "named image": names.VERSION,
+    "database": int(migrate.HEAD),
 }
 
 

@@ -26,6 +26,7 @@ class GuestHost(WorldHost):
         super().__init__(root, step)
         self._guests: dict[str, Guest] = {}
         self._agents: dict[str, GuestAgent] = {}
+        self._attaching = asyncio.Lock()
 
     def _whose(self, machine: str) -> str:
         """Return which agent a machine has: it stays over pauses."""
@@ -74,15 +75,16 @@ class GuestHost(WorldHost):
 
     async def agent(self, machine: str) -> Any:
         await self._step("agent")
-        whose = self._whose(machine)
-        if whose not in self._guests:
-            place = self.root / "guests" / whose
-            place.mkdir(parents=True)
-            self._guests[whose] = Guest(place)
-        found = self._agents.get(machine)
-        if found is None or found.channel.lost is not None:
-            found = self._agents[machine] = await self._guests[whose].attach()
-        return found
+        async with self._attaching:
+            whose = self._whose(machine)
+            if whose not in self._guests:
+                place = self.root / "guests" / whose
+                place.mkdir(parents=True)
+                self._guests[whose] = Guest(place)
+            found = self._agents.get(machine)
+            if found is None or found.channel.lost is not None:
+                found = self._agents[machine] = await self._guests[whose].attach()
+            return found
 
     async def statistics(self, machine: str) -> Any:
         host = HostStatistics((1.5,), 0.1, 0.2, 80 << 20, 40 << 20, 1, 2, 3, 4, 5, 6, 7, 8)

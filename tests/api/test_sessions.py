@@ -153,7 +153,14 @@ async def test_lists_are_paged_and_chosen_from(client: httpx.AsyncClient) -> Non
 
 @pytest.mark.parametrize(
     "query",
-    ["status=GOOD", "page_token=nonsense", "label=x", "colour=red", "page_size=many", "name=a&name=b"],
+    [
+        "status=GOOD",
+        "page_token=nonsense",
+        "label=x",
+        "colour=red",
+        "page_size=many",
+        "name=a&name=b",
+    ],
 )
 async def test_a_list_that_cannot_be_is_refused(query: str, client: httpx.AsyncClient) -> None:
     answer = await client.get(f"/sessions?{query}")

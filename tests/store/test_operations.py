@@ -63,3 +63,13 @@ async def test_old_operations_go_when_they_have_ended(conn: Transaction) -> None
         name for name in ("o1", "o2", "o3") if await operations.get(conn, name) is not None
     ] == ["o2", "o3"]
     await operations.begin(conn, operation("o4", key="o1"))
+
+
+async def test_the_key_of_what_came_to_nothing_serves_again(conn: Transaction) -> None:
+    await operations.begin(conn, operation("o1", key="k"))
+    await operations.finish(conn, "o1", "failed")
+    await operations.free_key(conn, "o1")
+    assert await operations.by_key(conn, "someone", "k") is None
+    await operations.begin(conn, operation("o2", key="k"))
+    with pytest.raises(KeyError):
+        await operations.free_key(conn, "o3")

@@ -240,6 +240,32 @@ async def test_all_that_are_not_destroyed_are_alive_and_counted(database: Databa
     assert (live[0].created_at, live[-1].created_at) == (later(-6), later(0))
 
 
+async def test_sessions_are_found_by_what_they_stand_on(database: Database) -> None:
+    await insert(
+        database,
+        session("parent", id="p", machine="m1", snapshot="s1", created_at=later(1)),
+        session("child-1", id="c1", parent="p", snapshot="s2", created_at=later(3)),
+        session("child-2", id="c2", parent="p", status=Status.DESTROYED, created_at=later(2)),
+        session("gone", id="g", status=Status.DESTROYED, snapshot="s3"),
+    )
+    async with database.read() as conn:
+        found = await sessions.of_machine(conn, "m1")
+        assert found is not None
+        assert found.id == "p"
+        assert await sessions.of_machine(conn, "m2") is None
+        assert [await sessions.standing_on(conn, each) for each in ("s1", "s2", "s3", "s4")] == [
+            True,
+            True,
+            False,
+            False,
+        ]
+        assert [each.id for each in await sessions.children(conn, "p")] == ["c2", "c1"]
+        assert await sessions.children(conn, "c1") == []
+        ready = await sessions.with_status(conn, {Status.READY, Status.PAUSED})
+        assert [each.id for each in ready] == ["p", "c1"]
+        assert await sessions.with_status(conn, []) == []
+
+
 async def test_a_page_of_ten_thousand_sessions_is_quick(database: Database) -> None:
     many = [
         session(

@@ -86,7 +86,14 @@ async def test_pages_have_what_users_know_as_checkpoints(conn: Transaction) -> N
         made = snapshot(name, of, kind=kind, checkpoint=checkpoint, created_at=later(number))
         await snapshots.insert(conn, made)
     first = await snapshots.page(conn, "a", 2)
-    assert [each.id for each in first.items] == ["c2", "f1"]
+    assert [each.id for each in first.items] == ["d1", "c2"]
     second = await snapshots.page(conn, "a", 2, first.next_cursor)
-    assert [each.id for each in second.items] == ["c1"]
+    assert [each.id for each in second.items] == ["f1", "c1"]
     assert second.next_cursor is None
+
+
+async def test_what_snapshots_take_is_counted_for_each_session(conn: Transaction) -> None:
+    assert await snapshots.stored_bytes(conn) == {}
+    for name, of, stored in (("s1", "a", 1 << 40), ("s2", "a", 5), ("s3", "b", 0)):
+        await snapshots.insert(conn, snapshot(name, of, stored_bytes=stored))
+    assert await snapshots.stored_bytes(conn) == {"a": (1 << 40) + 5, "b": 0}

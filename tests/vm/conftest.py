@@ -1,4 +1,5 @@
-"""What several of these tests work on: a process that maps memory, and a manifest to change."""
+"""What several of these tests work on: a process that maps memory, a manifest and a record to
+change."""
 
 import os
 import subprocess
@@ -9,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.vm.real_snapshots import a_manifest
-from torpor.vm.manifest import Manifest
+from torpor.vm.accelerator import Accelerator
+from torpor.vm.disk import Layer
+from torpor.vm.manifest import GuestVersions, MachineRecord, Manifest
 from torpor.vm.pages import PAGE, find_mapping
 from torpor.vm.pages import Mapping as MemoryMapping
+from torpor.vm.processes import ProcessId
+from torpor.vm.shape import Shape
 
 # Maps a file as QEMU maps guest memory, privately, and writes and reads pages of it when told to.
 CHILD = """
@@ -132,3 +137,26 @@ def filled() -> Callable[[Mapping[int, int], int], bytes]:
 def some_manifest() -> Manifest:
     """A manifest with something in each field."""
     return a_manifest()
+
+
+@pytest.fixture
+def some_record() -> MachineRecord:
+    """The record of a machine, with something in each field."""
+    return MachineRecord(
+        version=1,
+        id="machine",
+        name="torpor-1-machine",
+        process=ProcessId(17, 4711),
+        uid=0x7000_0000,
+        shape=Shape(2, 64),
+        accelerator=Accelerator("tcg", "because", (7, 2, 0), "qemu-max"),
+        guest=GuestVersions("6.1", "digest"),
+        base="base",
+        memory_file=(3, 4),
+        layers=(Layer("root", "raw", 1),),
+        top=Layer("top", "qcow2", 1),
+        tools=Layer("tools", "raw", 1),
+        snapshot="snapshot",
+        generation=2,
+        guest_boot_id="boot",
+    )

@@ -8,39 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torpor.vm import manifest as documents
-from torpor.vm.accelerator import Accelerator
 from torpor.vm.disk import Layer
 from torpor.vm.errors import SnapshotError
-from torpor.vm.manifest import GuestVersions, MachineRecord, Manifest, Sums
-from torpor.vm.processes import ProcessId
+from torpor.vm.manifest import MachineRecord, Manifest, Sums
 from torpor.vm.shape import Shape
 
 bounded = settings(
     max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-TOP = Layer("top", "qcow2", 1)
-
-
-@pytest.fixture
-def record() -> MachineRecord:
-    return MachineRecord(
-        version=1,
-        id="machine",
-        name="torpor-1-machine",
-        process=ProcessId(17, 4711),
-        uid=0x7000_0000,
-        shape=Shape(2, 64),
-        accelerator=Accelerator("tcg", "because", (7, 2, 0), "qemu-max"),
-        guest=GuestVersions("6.1", "digest"),
-        base="base",
-        memory_file=(3, 4),
-        layers=(Layer("root", "raw", 1),),
-        top=TOP,
-        tools=Layer("tools", "raw", 1),
-        snapshot="snapshot",
-        generation=2,
-        guest_boot_id="boot",
-    )
 
 
 @bounded
@@ -71,20 +46,25 @@ def test_a_manifest_comes_back_as_it_was(
         assert documents.parse(Manifest, documents.write(wanted), "manifest.json") == wanted
 
 
-def test_a_record_and_sums_come_back_as_they_were(record: MachineRecord, tmp_path: Path) -> None:
+def test_a_record_and_sums_come_back_as_they_were(
+    some_record: MachineRecord, tmp_path: Path
+) -> None:
     file = tmp_path / "machine.json"
-    for each in (record, replace(record, process=None, base=None, snapshot=None, ready=True)):
+    for each in (
+        some_record,
+        replace(some_record, process=None, base=None, snapshot=None, ready=True),
+    ):
         file.write_bytes(documents.write(each))
         assert documents.read(MachineRecord, file) == each
-    sums = Sums({"manifest.json": "ab" * 32}, (TOP,))
+    sums = Sums({"manifest.json": "ab" * 32}, (Layer("top", "qcow2", 1),))
     assert documents.parse(Sums, documents.write(sums), "sums.json") == sums
 
 
-def test_a_record_names_all_that_its_machine_needs(record: MachineRecord) -> None:
-    assert list(record.uses()) == [
+def test_a_record_names_all_that_its_machine_needs(some_record: MachineRecord) -> None:
+    assert list(some_record.uses()) == [
         "bases/base.mem", "layers/root.raw", "layers/top.qcow2", "layers/tools.raw",
     ]  # fmt: skip
-    assert "bases/base.mem" not in list(replace(record, base=None).uses())
+    assert "bases/base.mem" not in list(replace(some_record, base=None).uses())
 
 
 def changed(some_manifest: Manifest, **changes: Any) -> bytes:

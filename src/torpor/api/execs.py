@@ -290,13 +290,14 @@ async def write_exec(
     eof: Annotated[bool, Query(description="Then its input ends.")] = False,
 ) -> Response:
     """Torpor: write the body to a command's input, as it comes. Wakes a paused session. It answers
-    when all of it is under way; a command that does not read holds it up."""
+    when the command has been given all of it; one that does not read holds it up."""
     found = await find_exec(service, session_id, by, exec_id)
     following = service.execs.follow(session_id, by, exec_id, seq=found.output_end, hold=False)
 
     async def feed() -> None:
         async for piece in body_pieces(request):
             await following.write(piece)
+        await following.all_taken()
         if eof:
             await following.close_input()
 

@@ -288,9 +288,7 @@ async def list_sizes() -> Sizes:
     return Sizes(sizes=sizes)
 
 
-@routes.get(
-    SESSION, responses=errors(404, 409), summary="Show a session"
-)
+@routes.get(SESSION, responses=errors(404, 409), summary="Show a session")
 @needs(Permission.READ)
 async def get_session(service: Service, record: Found, caller: Asker) -> OneSession:
     """Show a session. It is not woken by that."""

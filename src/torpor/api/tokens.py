@@ -39,9 +39,7 @@ async def whoami(caller: Asker) -> WhoAmI:
     )
 
 
-@routes.get(
-    "/tokens", responses=errors(409), summary="List tokens"
-)
+@routes.get("/tokens", responses=errors(409), summary="List tokens")
 @needs(Permission.TOKENS)
 async def list_tokens(server: Server) -> Tokens:
     """Torpor: list all tokens, those that are worthless too."""

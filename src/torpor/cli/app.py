@@ -17,11 +17,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (service, session, command, file, checkpoints, log):
+HOST = "This host"
+for part in (session, command, file, checkpoints, service, log):
     app.add_typer(part.app)
-app.add_typer(image, name="image")
-app.add_typer(lab, name="lab")
-app.add_typer(snapshot, name="snapshot")
+app.add_typer(image, name="image", rich_help_panel=HOST)
+app.add_typer(lab, name="lab", rich_help_panel=HOST)
+app.add_typer(snapshot, name="snapshot", rich_help_panel=HOST)
 
 
 def _version(wanted: bool) -> None:
@@ -42,7 +43,7 @@ def _torpor(
     pass  # the callback of --version has done all there is to do
 
 
-@app.command()
+@app.command(rich_help_panel=HOST)
 def doctor(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the findings as JSON on standard output.")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from torpor import client as api
 
 app = typer.Typer()
+PANEL = "Snapshots of a session"
 
 Checkpoint = Annotated[
     str,
@@ -21,7 +23,7 @@ Checkpoint = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def checkpoint(
     session: Session,
     label: Annotated[str, typer.Option("--label", "-l", help="A few words on it.")] = "",
@@ -41,7 +43,7 @@ def checkpoint(
         print_checkpoint(made, session)
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def fork(
     session: Session,
     count: Annotated[
@@ -53,6 +55,7 @@ def fork(
             "--from", metavar="CHECKPOINT", help="Begin at this checkpoint, not where it stands."
         ),
     ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait until they are ready.")] = True,
     host: Host = None,
     output: Output = Form.TABLE,
 ) -> None:
@@ -61,11 +64,15 @@ def fork(
     It runs on itself. Exit status 1 if there are fewer children than asked for.
     """
     from torpor.cli.session_tables import print_forked
+    from torpor.cli.waiting import until_ready
 
     def work(client: "api.Client") -> tuple["api.Forked", float, list["api.Event"]]:
         start = None if from_ is None else checkpoint_of(client, session, from_).id
         begun = time.monotonic()
         made = client.fork_session(session, count=count, checkpoint=start)
+        if wait:
+            ready = tuple(until_ready(client, child) for child in made.sessions)
+            made = replace(made, sessions=ready)
         seconds = time.monotonic() - begun
         return made, seconds, events_of(client, session, made.not_undone)
 
@@ -74,10 +81,11 @@ def fork(
         _print_json(made)
     else:
         print_forked(made, session, seconds, lasting)
-    raise typer.Exit(1 if made.failures else 0)
+    failed = any(child.status == "FAILED" for child in made.sessions)
+    raise typer.Exit(1 if made.failures or failed else 0)
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def rollback(
     session: Session,
     checkpoint: Checkpoint,
@@ -105,7 +113,7 @@ def rollback(
         print_rolled_back(done.session, named, seconds, lasting)
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def tree(session: Session, host: Host = None, output: Output = Form.TABLE) -> None:
     """Draw the snapshots of a session: which came from which, where it stands, its children.
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     Work = Callable[[AsyncClient], Coroutine[Any, Any, int]]
 
 app = typer.Typer()
+PANEL = "Inside a session"
 
 # What comes after the session is the command's, also if it looks like an option.
 OWN_WORDS = {"allow_interspersed_args": False}
@@ -31,7 +32,7 @@ Words = Annotated[
 ]
 
 
-@app.command("exec", context_settings=OWN_WORDS)
+@app.command("exec", rich_help_panel=PANEL, context_settings=OWN_WORDS)
 def exec_(
     session: Session,
     command: Words,
@@ -87,7 +88,7 @@ def exec_(
     raise typer.Exit(_run(host, work))
 
 
-@app.command("shell", context_settings=OWN_WORDS)
+@app.command("shell", rich_help_panel=PANEL, context_settings=OWN_WORDS)
 def shell_(
     session: Session,
     command: Annotated[

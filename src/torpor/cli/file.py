@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torpor import client as api
 
 app = typer.Typer()
+PANEL = "Inside a session"
 
 
 def complete_place(incomplete: str) -> list[tuple[str, str]]:
@@ -19,7 +20,7 @@ def complete_place(incomplete: str) -> list[tuple[str, str]]:
     return places(incomplete)
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def cp(
     source: Annotated[
         str,
@@ -56,7 +57,7 @@ def cp(
     ask(host, work)
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def ls(
     place: Annotated[
         str,

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from torpor import client as api
 
 app = typer.Typer()
+PANEL = "The server"
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def logs(
     session: Annotated[
         str | None,

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from torpor import client as api
 
 app = typer.Typer()
+PANEL = "The server"
 token = typer.Typer(help="Tokens that the server takes.", no_args_is_help=True)
-app.add_typer(token, name="token")
+app.add_typer(token, name="token", rich_help_panel=PANEL)
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def status(host: Host = None, output: Output = Form.TABLE) -> None:
     """Say which server this is, whom it takes us for, and what its host has.
 
@@ -86,7 +87,7 @@ def revoke_token(
     typer.echo(f"Token {token_id} is revoked.")
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def serve(
     config: Annotated[
         Path | None,

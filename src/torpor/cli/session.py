@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torpor import client as api
 
 app = typer.Typer()
+PANEL = "Sessions"
 
 Labels = Annotated[
     list[str] | None,
@@ -28,7 +29,7 @@ Labels = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def create(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="What to call it; else it gets a name.")
@@ -101,7 +102,7 @@ def _print_created(made: "api.Session", created: float, all_of_it: float) -> Non
         out.print(f"{made.name} is {made.status.lower()}.", markup=False)
 
 
-@app.command("list")
+@app.command("list", rich_help_panel=PANEL)
 def list_(
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Also those that are destroyed or failed.")
@@ -201,7 +202,7 @@ def _print_json(value: object) -> None:
     print_json(plain(value))
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def show(session: Session, host: Host = None, output: Output = Form.TABLE) -> None:
     """Show one session: its state, what it is made of, what it can go on from."""
     from torpor.cli.session_tables import print_session
@@ -213,7 +214,7 @@ def show(session: Session, host: Host = None, output: Output = Form.TABLE) -> No
         print_session(found)
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def pause(
     sessions: Sessions,
     durable: Annotated[
@@ -233,7 +234,7 @@ def pause(
     _each(host, output, sessions, work, "is paused")
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def resume(
     sessions: Sessions,
     snapshot: Annotated[
@@ -256,7 +257,7 @@ def resume(
     _each(host, output, sessions, work, "runs")
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def rm(
     sessions: Sessions,
     checkpoint: Annotated[
@@ -284,7 +285,8 @@ def rm(
             return
         if not yes and sys.stdin.isatty():
             names = ", ".join(each.name for each in found)
-            typer.confirm(f"Destroy {names}, with all of their snapshots?", abort=True, err=True)
+            whose = "its" if len(found) == 1 else "their"
+            typer.confirm(f"Destroy {names}, with all of {whose} snapshots?", abort=True, err=True)
         for each in found:
             client.destroy_session(each.id)
             typer.echo(f"{each.name} is destroyed.")

@@ -191,7 +191,9 @@ def print_forked(
     out = console()
     made = len(forked.sessions)
     children = "1 child" if made == 1 else f"{made} children"
-    out.print(f"{name} has {children}, made in {seconds:.2f} s.", markup=False)
+    ready = all(child.status == "READY" for child in forked.sessions)
+    how = "ready" if ready else "made"
+    out.print(f"{name} has {children}, {how} in {seconds:.2f} s.", markup=False)
     if forked.sessions:
         out.print(sessions_table(forked.sessions))
     for failure in forked.failures:

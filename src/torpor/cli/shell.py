@@ -84,9 +84,7 @@ async def sit(
 class _Seat:
     """Where somebody sits: the stream of the command, and the terminal here."""
 
-    def __init__(
-        self, stream: "AsyncExecStream", modes: Modes, name: str, *, back: bool
-    ) -> None:
+    def __init__(self, stream: "AsyncExecStream", modes: Modes, name: str, *, back: bool) -> None:
         self._stream, self._modes, self._name = stream, modes, name
         self._line = StatusLine(STDOUT)
         self._keys: asyncio.Queue[bytes] = asyncio.Queue()

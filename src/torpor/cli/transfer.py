@@ -237,8 +237,9 @@ def _get_tree(client: "Client", source: There, into: Path, report: Report) -> No
             part.rename(into)
     if left_out:
         raise CopyError(
-            f"{into} is copied, but for what would lead out of it: {', '.join(left_out[:10])}"
+            f"{into} is copied, but for what leads out of it: {', '.join(left_out[:10])}"
             + (f" and {len(left_out) - 10} more." if len(left_out) > 10 else ".")
+            + f" All of it, as an archive: torpor cp {source.session}:{source.path} -"
         )
 
 

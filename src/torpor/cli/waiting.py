@@ -57,10 +57,21 @@ def watch(client: "Client", found: Callable[["Client"], tuple[list["Session"], b
     """Show the sessions until Ctrl-C. A server that is away for a while is waited for."""
     from torpor.cli.session_tables import sessions_table
     from torpor.cli.tables import console
+    from torpor.client import ClientError
+    from torpor.client.tries import passes
 
     sessions, _ = found(client)
     with Live(sessions_table(sessions), console=console(), screen=True, auto_refresh=False) as live:
+        live.refresh()
         while True:
             time.sleep(REFRESH_SECONDS)
-            sessions, _ = found(client)
-            live.update(sessions_table(sessions), refresh=True)
+            caption = None
+            try:
+                sessions, _ = found(client)
+            except ClientError as error:
+                if not passes(error):
+                    raise
+                caption = f"Not as it is now: {error}"
+            table = sessions_table(sessions)
+            table.caption = caption
+            live.update(table, refresh=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torpor.images.programs import SEARCH, find_program, ignore_line, run
+from torpor.vm.bubblewrap import system, walls
 
 USER = 0x7000_FFFF
 """The last of the user ids that machines may get (``torpor.vm.jail``): the first are used first."""
@@ -24,7 +25,6 @@ ADDRESS_SPACE = 4 << 30
 CPU_SECONDS = 3600
 PROCESSES = 256
 OPEN_FILES = 4096
-SYSTEM = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 ADVICE = (
     "If it says that it may not make namespaces: `torpor doctor` tells what this host lacks. "
     "Else run the same command again."
@@ -79,21 +79,14 @@ def confined(room: Room, command: Sequence[str]) -> list[str]:
     root = os.geteuid() == 0
     # fmt: off
     line = [
-        find_program("bwrap"), "--unshare-ipc", "--unshare-pid", "--unshare-uts",
-        "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv",
+        # As root without a user namespace: in one, bubblewrap would leave the program the user 0
+        # that the host's files belong to.
+        find_program("bwrap"), *walls(users=not root, network=room.network),
         "--hostname", "torpor", "--setenv", "PATH", SEARCH, "--setenv", "HOME", WORK,
         "--setenv", "TMPDIR", WORK, "--setenv", "LC_ALL", "C.UTF-8",
-        "--cap-drop", "ALL", "--dir", "/etc", "--ro-bind", "/usr", "/usr",
-        "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache",
-        "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
+        "--dir", "/etc", *system(), "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
     ]
     # fmt: on
-    for name in SYSTEM:
-        path = Path("/") / name
-        if path.is_symlink():
-            line += ["--symlink", str(path.readlink()), str(path)]
-        elif path.exists():
-            line += ["--ro-bind", str(path), str(path)]
     python = Path(sys.base_prefix)
     if not python.is_relative_to("/usr"):
         # Made by a bind, the directories above it would be closed to all but root.
@@ -101,9 +94,7 @@ def confined(room: Room, command: Sequence[str]) -> list[str]:
             line += ["--dir", str(above)]
         line += ["--ro-bind", str(python), str(python)]
     line += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # noqa: S108
-    if not room.network:
-        line += ["--unshare-net"]
-    else:
+    if room.network:
         for name in NETWORK_FILES:
             line += ["--ro-bind-try", name, name]
     for name, value in room.environment.items():
@@ -118,13 +109,9 @@ def confined(room: Room, command: Sequence[str]) -> list[str]:
         f"--nofile={OPEN_FILES}", "--core=0",
     ]  # fmt: skip
     if root:
-        # Without a user namespace: in one, bubblewrap would leave the program the user 0 that the
-        # host's files belong to. With both capabilities setpriv takes it to another user, and with
-        # that they are gone.
+        # With both capabilities setpriv takes it to another user, and with that they are gone.
         line += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--"]
         line += ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
         line += ["--inh-caps=-all", "--no-new-privs"]
         limits.append(f"--nproc={PROCESSES}")
-    else:
-        line += ["--unshare-user"]
     return [*line, "--", "prlimit", *limits, "--", *command]

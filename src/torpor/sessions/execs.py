@@ -169,7 +169,21 @@ class Following:
     async def close_input(self) -> None:
         """Tell it that its input ends here; a paused session is woken."""
         await self._uses.running(self._session, self._by)
+        await self._attached.wait()
         await self._exec.close_stdin()
+
+    async def all_taken(self) -> None:
+        """Wait until the command has been given all that :meth:`write` has accepted, over pauses
+        too: then it is not lost when this is left. Raises as :meth:`write`."""
+        while True:
+            await self._uses.running(self._session, self._by)
+            await self._attached.wait()
+            try:
+                await self._exec.all_taken()
+            except LOST:
+                self._attached.clear()
+            else:
+                return
 
     def leave(self) -> None:
         """Stop following; the command runs on."""

@@ -118,7 +118,7 @@ events = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("type", Text, nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", Moment, nullable=False, index=True),
     Column("session", Text),
     Column("actor", Text),
     Column("data", Document, nullable=False),

@@ -27,7 +27,6 @@ class Console:
         self._earlier = len(self._kept)
         self._task: asyncio.Task[None] | None = None
         self._saving: asyncio.TimerHandle | None = None
-        self._news = asyncio.Event()
 
     async def follow(self, sock: socket.socket) -> None:
         """Start to follow the console on a connected socket, which this object then owns."""
@@ -41,7 +40,6 @@ class Console:
                 self._earlier = max(0, self._earlier - max(0, len(self._kept) - KEEP))
                 del self._kept[:-KEEP]
                 self._save()
-                self._news.set()
                 await asyncio.sleep(REST)
         except OSError:
             pass  # the machine is gone: what was read stays
@@ -68,13 +66,6 @@ class Console:
     def since_followed(self) -> str:
         """Return what is kept of what came since this object was made, as text."""
         return _printable(self._kept[self._earlier :])
-
-    async def wait_for(self, text: str) -> None:
-        """Return when the console has shown ``text``. Set a time limit around this."""
-        wanted = text.encode()
-        while wanted not in self._kept:
-            self._news.clear()
-            await self._news.wait()
 
     async def drain(self) -> None:
         """Wait a moment for the last output of a machine that has ended."""

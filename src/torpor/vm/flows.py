@@ -254,6 +254,17 @@ class Flow:
             self._stdin_room.clear()
             await self._stdin_room.wait()
 
+    async def all_taken(self) -> None:
+        """Wait until the guest has given all input that :meth:`write` has accepted to the command.
+        Raises as :meth:`write`."""
+        while self._stdin_acked < self._stdin_sent:
+            if self._ended is not None:
+                raise GuestError("EPIPE", f"{self.what} has ended")
+            if self._failed is not None:
+                raise self._failed
+            self._stdin_room.clear()
+            await self._stdin_room.wait()
+
     async def close_stdin(self) -> None:
         """Tell it that its input ends here."""
         self._stdin_closed = True

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torpor.vm.bubblewrap import system, walls
 from torpor.vm.errors import HostError, VmError
 from torpor.vm.programs import end_group, start_group
 
@@ -48,7 +49,7 @@ class Bench:
         If this task is cancelled, the program is ended.
         """
         # The work can wait; freezes and thaws cannot.
-        whole = ["nice", "-n", "10", *(self._walls() if self.jailed else ()), *command]
+        whole = ["nice", "-n", "10", *self.wrap(command)]
         try:
             process = await start_group(
                 *whole,
@@ -73,22 +74,14 @@ class Bench:
             raise VmError(f"{command[0]} {command[1]} failed: {words}")
         return output.decode("utf-8", "replace")
 
-    def _walls(self) -> Sequence[str]:
-        # fmt: off
-        words = [
-            "bwrap", "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net",
-            "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session",
-            "--clearenv", "--cap-drop", "ALL",
-            "--ro-bind", "/usr", "/usr", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache",
-        ]
-        # fmt: on
-        for name in ("bin", "lib", "lib64"):
-            path = Path("/") / name
-            if path.is_symlink():
-                words += ["--symlink", str(path.readlink()), str(path)]
-            elif path.exists():
-                words += ["--ro-bind", str(path), str(path)]
-        words += ["--proc", "/proc", "--dev", "/dev"]
+    def wrap(self, command: Sequence[str]) -> list[str]:
+        """Return the command line that runs ``command`` where it sees these files only."""
+        if not self.jailed:
+            return list(command)
+        # Of what is at the top QEMU's tools need no more.
+        line = ["bwrap", *walls(), *system(("bin", "lib", "lib64"))]
+        line += ["--proc", "/proc", "--dev", "/dev"]
         for layer, seen in zip(self.layers, self.seen, strict=True):
-            words += ["--ro-bind", str(layer), seen]
-        return [*words, "--bind", str(self.target), self.seen_target, "--chdir", "/", "--"]
+            line += ["--ro-bind", str(layer), seen]
+        line += ["--bind", str(self.target), self.seen_target]
+        return [*line, "--chdir", "/", "--", *command]

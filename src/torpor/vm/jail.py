@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torpor.vm.accelerator import QEMU
+from torpor.vm.bubblewrap import LIBRARY_CACHE, directories, links, walls
 from torpor.vm.cgroup_trees import CONTROLLERS, Tree, find_tree
 from torpor.vm.limits import Limits
 from torpor.vm.processes import find_by_prefix
@@ -26,7 +27,6 @@ FIRST_UID = 0x7000_0000
 UIDS = 1 << 16
 PROGRAMS = ("prlimit", "setpriv", "sh", "bwrap", QEMU)
 """What a machine's process is, one after the other, on its way into the jail."""
-_MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
 
@@ -87,24 +87,21 @@ class Jail:
 def _bubblewrap(
     seen: Iterable[Path], info_fd: int, kvm: bool, gate: int | None, calls: int | None
 ) -> list[str]:
-    # No --die-with-parent: machines outlive the program that started them.
+    # Machines outlive the program that started them.
     # fmt: off
     arguments = [
-        "bwrap", "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net",
-        "--unshare-uts", "--unshare-cgroup-try", "--as-pid-1", "--new-session", "--clearenv",
-        "--disable-userns",
-        "--hostname", "machine", "--cap-drop", "ALL", "--info-fd", str(info_fd),
+        "bwrap", *walls(outlives=True), "--as-pid-1", "--disable-userns",
+        "--hostname", "machine", "--info-fd", str(info_fd),
     ]
     # fmt: on
     if gate is not None:
         arguments += ["--block-fd", str(gate)]
     if calls is not None:
         arguments += ["--seccomp", str(calls)]
-    for path in _top_links():
-        arguments += ["--symlink", str(path.readlink()), str(path)]
+    arguments += links()
     for path in seen:
         arguments += ["--ro-bind", str(path), str(path)]
-    arguments += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--proc", "/proc"]
+    arguments += [*LIBRARY_CACHE, "--proc", "/proc"]
     for device in ("/dev/null", "/dev/urandom", *(["/dev/kvm"] if kvm else [])):
         arguments += ["--dev-bind", device, device]
     # Neither files of its own making, nor settings of the kernel and of its own process.
@@ -194,12 +191,7 @@ async def qemu_files() -> tuple[Path, ...]:
 
 
 def _whole() -> tuple[Path, ...]:
-    tops = [path for name in _MERGED if (path := Path("/", name)).is_dir()]
-    return (Path("/usr"), *(path for path in tops if not path.is_symlink()))
-
-
-def _top_links() -> list[Path]:
-    return [path for name in _MERGED if (path := Path("/", name)).is_symlink()]
+    return (Path("/usr"), *directories())
 
 
 async def _try(trial: Jail) -> str:

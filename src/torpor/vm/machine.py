@@ -1,14 +1,13 @@
-"""A machine that runs: its process, its monitor, its agent, and the news of its end.
+"""A machine that runs: its monitor, its agent, and the news of its end.
 
-A machine outlives its process when the guest reboots: it is started again from its disk, as the
-same :class:`Machine` (:mod:`torpor.vm.aftermath`).
+A machine outlives its process (:mod:`torpor.vm.machine_process`) when the guest reboots: it is
+started again from its disk, as the same :class:`Machine` (:mod:`torpor.vm.aftermath`).
 """
 
 import asyncio
 import contextlib
 import os
 import shutil
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,7 +19,7 @@ from torpor.vm.cgroups import Group
 from torpor.vm.channel import Channel
 from torpor.vm.console import Console
 from torpor.vm.disk import Layer
-from torpor.vm.endings import Cause, cause_of, explain_end, read_log
+from torpor.vm.endings import Cause
 from torpor.vm.errors import (
     ChannelLostError,
     GuestError,
@@ -30,15 +29,13 @@ from torpor.vm.errors import (
     VmError,
     told,
 )
-from torpor.vm.launch import AGENT, CONSOLE, MONITOR, TRACE, Launched
+from torpor.vm.launch import AGENT, MONITOR, Launched
+from torpor.vm.machine_process import MachineProcess
 from torpor.vm.manifest import MachineRecord, write_record
-from torpor.vm.processes import DeathWatch
 from torpor.vm.qmp import Qmp, QmpError, connect_unix
-from torpor.vm.said import Said
 from torpor.vm.statistics import GUEST_LIMIT, Statistics, take_statistics
 from torpor.vm.thaw_times import ThawTimes
 
-CONSOLE_LOG = "console.log"
 ATTACH_LIMIT = 15.0
 """Seconds that an agent may take to answer in a machine that runs."""
 SPACE_POLL = 1.0
@@ -64,14 +61,8 @@ class Machine:
         group: Group | None = None,
     ) -> None:
         self.directory = directory
-        self.group = group
-        """The control group of the process that it has at present, if there is one."""
-        self._said = Said(directory)
         self.record = record
-        self.console = Console(directory / CONSOLE_LOG)
         self._end: asyncio.Future[VmError] = asyncio.get_running_loop().create_future()
-        self._gone: asyncio.Future[VmError] = asyncio.get_running_loop().create_future()
-        """Why the process that it has at present went; the machine may go on without it."""
         self.held: str | None = None
         """Why the machine is held at the moment (the host's disk is full), or None."""
         self.thawed: ThawTimes | None = None
@@ -80,35 +71,28 @@ class Machine:
         """Why the agent of its snapshot could not be replaced by a newer one, or None."""
         self._qmp: Qmp | None = None
         self._agent: GuestAgent | None = None
-        self._shutdown: str | None = None
         self._ending = False
         self._exclusive = asyncio.Lock()
         self._holding: asyncio.Task[None] | None = None
         self._letting_go: asyncio.Future[None] | None = None
         self._succession: Succession | None = None
-        self._dead = False
         self._reporting: asyncio.Task[None] | None = None
         self._reaping: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
         self._up.set()
         self._reboot_calls: list[Callable[[Machine], None]] = []
-        self._child: subprocess.Popen[bytes] | None = None
-        self._watch: DeathWatch | None = None
         if started is not None:
             self.have_process(started)
-        elif record.process is not None:
-            self._watch = DeathWatch(record.process, self._died)
+        else:
+            self._process = MachineProcess(directory, record, self._died, group=group)
 
     def have_process(self, started: Launched) -> None:
         """Watch over a new process."""
-        self._child = started.child
-        self.group = started.group
-        self._dead = False
-        self._gone = asyncio.get_running_loop().create_future()
-        self._shutdown = None
-        self.held = None
         self.record = replace(self.record, process=started.process)
-        self._watch = DeathWatch(started.process, self._died)
+        self.held = None
+        self._process = MachineProcess(
+            self.directory, self.record, self._died, started.child, started.group
+        )
 
     @property
     def id(self) -> str:
@@ -120,6 +104,16 @@ class Machine:
         """The number of its QEMU process."""
         assert self.record.process is not None
         return self.record.process.pid
+
+    @property
+    def group(self) -> Group | None:
+        """The control group of its process, if there is one."""
+        return self._process.group
+
+    @property
+    def console(self) -> Console:
+        """What its guest prints."""
+        return self._process.console
 
     @property
     def running(self) -> bool:
@@ -137,8 +131,8 @@ class Machine:
         if self._end.done():
             raise self._end.result()
         if self._agent is None:
-            if self._gone.done():
-                raise self._gone.result()
+            if self._process.gone is not None:
+                raise self._process.gone
             raise ChannelLostError(f"The guest agent of machine {self.id} is not attached.")
         return self._agent
 
@@ -160,15 +154,13 @@ class Machine:
         """Connect to monitor and console. Raises :exc:`LaunchError` or the machine's end."""
         fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._said.open()
-            self._said.follow()
-            await self.console.follow(connect_unix(fd, CONSOLE))
+            await self._process.follow(fd)
             monitor = connect_unix(fd, MONITOR)
         except OSError as error:
             raise LaunchError(f"Machine {self.id} cannot be reached: {error}.") from error
         finally:
             os.close(fd)
-        self._qmp = await self._or_end(Qmp.connect(monitor, self._event))
+        self._qmp = await self._process.or_gone(Qmp.connect(monitor, self._event))
 
     async def attach(self, limit: float) -> GuestAgent:
         """Begin a new epoch with the guest agent. Raises :exc:`ChannelLostError` or the end."""
@@ -183,7 +175,7 @@ class Machine:
         finally:
             os.close(fd)
         try:
-            welcome = await self._or_end(channel.attach(limit))
+            welcome = await self._process.or_gone(channel.attach(limit))
         except BaseException:
             await channel.close()
             raise
@@ -213,21 +205,6 @@ class Machine:
         if self.running and (self._agent is None or self._agent.channel.lost is not None):
             return await self.attach(ATTACH_LIMIT)
         return self.agent
-
-    async def _or_end(self, wanted: Any) -> Any:
-        """Await ``wanted``, or raise the end of the process if that comes first."""
-        task = asyncio.ensure_future(wanted)
-        gone = self._gone
-        try:
-            await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
-            if not task.done() or (task.exception() is not None and gone.done()):
-                raise gone.result()
-            return task.result()
-        finally:
-            if not task.done():
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, VmError):
-                    await task
 
     async def statistics(self, guest_limit: float = GUEST_LIMIT) -> Statistics:
         """Return what it uses, as the host sees it, and as the guest does if it answers within
@@ -268,7 +245,7 @@ class Machine:
 
     def _event(self, name: str, data: dict[str, Any]) -> None:
         if name in ("SHUTDOWN", "GUEST_PANICKED"):
-            self._shutdown = str(data.get("reason", name.lower()))
+            self._process.shutdown = str(data.get("reason", name.lower()))
         elif name == "BLOCK_IO_ERROR" and data.get("nospace") and data.get("action") == "stop":
             self.held = f"the host's disk is full ({self.directory})"
             if self._holding is None or self._holding.done():
@@ -286,73 +263,51 @@ class Machine:
                 return
 
     def _died(self) -> None:
-        self._dead = True
         if self._up.is_set():
             self._reporting = asyncio.create_task(self._report_end(), name="end of a machine")
         else:  # while it is being started again, whoever does that decides
             self._reaping = asyncio.create_task(self._reap(), name="end of a boot")
 
     async def _reap(self) -> None:
-        self._gone.set_result((await self._explain())[1])
+        process = self._process
+        process.tell((await self._explain_end())[1])
 
     async def _report_end(self) -> None:
-        cause, reason = await self._explain()
+        cause, reason = await self._explain_end()
         end: VmError | None = reason
         if self._succession is not None and not self._ending:
             try:
                 end = await self._succession(self, cause, reason)
             except asyncio.CancelledError:
-                end = (await self._explain())[1]
-                if end.cause:  # we let go of a machine that is being started again
+                end = (await self._explain_end())[1]
+                if not self._ending:  # we let go of a machine that is being started again
                     raise
         if end is not None:
             await self._finish(end)
 
+    async def _explain_end(self) -> tuple[Cause, MachineDiedError]:
+        cause, reason = await self._process.explain_end()
+        if self._ending:
+            reason = MachineDiedError(f"Machine {self.id} was ended.")
+        return cause, reason
+
     async def _finish(self, end: VmError) -> None:
-        for future in (self._gone, self._end):
-            if not future.done():
-                future.set_result(end)
+        self._process.tell(end)
+        if not self._end.done():
+            self._end.set_result(end)
         self._up.set()
         if self._agent is not None:
             self._agent.channel.lose(end)
         await self.disconnect()
 
-    async def _explain(self) -> tuple[Cause, MachineDiedError]:
-        await self.console.drain()
-        if self._child is not None:
-            await asyncio.to_thread(self._child.wait)
-        trace = read_log(self.directory / TRACE)
-        cause = cause_of(self._shutdown, trace, self.console.since_followed())
-        full = self.group is not None and self.group.out_of_memory()
-        await self.leave_group()
-        if self._ending:
-            return cause, MachineDiedError(f"Machine {self.id} was ended.")
-        what = ""
-        if full and cause is Cause.CRASH:
-            what = (
-                f"Machine {self.id} was ended: its QEMU used up the memory that one of"
-                f" {self.record.shape} may take."
-            )
-        reason = explain_end(self.id, cause, self.console, self._said.text(500), what)
-        return cause, reason
-
     async def leave_group(self) -> None:
         """Remove the control group of a process that has gone."""
-        group, self.group = self.group, None
-        if group is not None:
-            with contextlib.suppress(OSError):  # whoever opens the host next tries again
-                await group.remove()
+        await self._process.leave_group()
 
     async def explain(self, error: VmError) -> VmError:
-        """Return the machine's end if that is why ``error`` came about, else ``error``.
-
-        Sockets close a moment before the process is gone, so this waits for a moment.
-        """
-        if not isinstance(error, MachineDiedError | RebootedError):
-            await asyncio.wait([self._gone], timeout=0.5)
-            if self._dead and not self._gone.done():  # its disk is being kept
-                await asyncio.wait([self._gone])
-        return self._gone.result() if self._gone.done() else error
+        """Return the machine's end if that is why ``error`` came about, else ``error``; waits for a
+        moment."""
+        return await self._process.explain(error)
 
     # Going on after a reboot
 
@@ -368,8 +323,7 @@ class Machine:
         They wait until the block has come to its end, or the machine to its own.
         """
         self._up.clear()
-        if not self._gone.done():
-            self._gone.set_result(reason)
+        self._process.tell(reason)
         if self._agent is not None:
             self._agent.channel.lose(reason)
         async with self._exclusive:  # what was under way fails now, and cleans up
@@ -383,14 +337,11 @@ class Machine:
         """Go on with a new process, and connect to it. Raises as :meth:`connect`."""
         self.have_process(started)
         self.update(process=started.process)
-        self.console = Console(self.directory / CONSOLE_LOG)
         await self.connect()
 
     async def end_process(self) -> None:
         """End the process, if there is one, and not the machine."""
-        if self._watch is not None and self.record.process is not None:
-            self.record.process.kill()
-            await self._gone
+        await self._process.end()
         await self._let_go_of_process()
 
     def on_reboot(self, call: Callable[["Machine"], None]) -> None:
@@ -402,8 +353,8 @@ class Machine:
         self._ending = True
         if not self._up.is_set() and self._reporting is not None:
             self._reporting.cancel()  # its reboot; that ends what has been started
-        elif self.record.process is not None:
-            self.record.process.kill()
+        else:
+            self._process.kill()
         await self.wait_end()
 
     async def disconnect(self) -> None:
@@ -417,14 +368,12 @@ class Machine:
             # Its record says that it was being started again, and the next program does.
             self._reporting.cancel()
             await asyncio.wait([self._reporting])
-        if self._child is not None and self.running:
-            self._child.returncode = 0  # it outlives us: Popen shall not miss it
+        if self.running:
+            self._process.outlive()
         await self._let_go_of_process()
 
     async def _let_go_of_process(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        self._process.unwatch()
         if self._holding is not None:
             self._holding.cancel()
         if self._agent is not None:
@@ -432,8 +381,7 @@ class Machine:
             self._agent = None
         if self._qmp is not None:
             await self._qmp.disconnect()
-        await self.console.close()
-        self._said.close()
+        await self._process.close()
 
     async def remove(self) -> None:
         """End the machine and remove its directory."""

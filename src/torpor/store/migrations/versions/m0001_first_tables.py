@@ -99,6 +99,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_events"),
         sqlite_with_rowid=False,
     )
+    op.create_index("ix_events_at", "events", ["at"])
     op.create_index("ix_events_session_id", "events", ["session", "id"])
     op.create_table(
         "operations",

@@ -1,0 +1,48 @@
+"""Waiting, and watching the list of sessions, as somebody at a terminal sees it."""
+
+from starlette.responses import JSONResponse, Response
+
+from tests.cli.seats import seat
+from tests.client.double import Double, session
+
+
+def listed(double: Double, *names: str) -> None:
+    found = [session(name) for name in names]
+    double.on("GET", "sessions", JSONResponse({"sessions": found, "next_page_token": ""}))
+
+
+def test_a_list_that_is_watched_changes_and_outlives_its_server(double: Double) -> None:
+    listed(double, "first")
+    environment = {"TORPOR_URL": double.url, "TORPOR_TOKEN": "t"}
+    with seat(["list", "--watch"], environment) as at:
+        at.shows("first")
+        listed(double, "first", "second")
+        at.shows("second")
+        double.stop()
+        at.shows("Not as it is now")
+        assert any("second" in line for line in at.lines)
+        double.start()
+        at.hides("Not as it is now")
+        at.press("\x03")
+        assert at.ended() == 130
+        assert at.cooked
+
+
+def test_rm_asks_at_a_terminal(double: Double) -> None:
+    environment = {"TORPOR_URL": double.url, "TORPOR_TOKEN": "t"}
+    found = session("mine")
+    double.on("GET", "sessions/mine", JSONResponse({"session": found}))
+    double.on("DELETE", f"sessions/{found['session_id']}", Response(status_code=204))
+    with seat(["rm", "mine"], environment) as at:
+        at.shows("Destroy mine, with all of its snapshots?")
+        at.press("n\r")
+        assert at.ended() == 1
+    assert {each.method for each in double.asked} == {"GET"}
+    with seat(["rm", "mine"], environment) as at:
+        at.shows("Destroy mine")
+        at.press("y\r")
+        assert at.ended() == 0
+        at.shows("mine is destroyed")
+    with seat(["rm", "--yes", "mine"], environment) as at:
+        assert at.ended() == 0
+    assert [each.method for each in double.asked].count("DELETE") == 2
