@@ -8,6 +8,7 @@ import pytest
 from tests.machine.conftest import Start, open_host
 from torpor.lab.kills import kills
 from torpor.vm import Identity, Wanted
+from torpor.vm.launch import MONITOR
 
 pytestmark = pytest.mark.machine
 
@@ -113,3 +114,27 @@ async def test_a_freeze_cut_off_after_its_layer_was_put_away_can_be_made_again(
         await host.end(thawed)
     finally:
         await host.close()
+
+
+async def test_a_machine_that_cannot_be_reached_any_more_leaves_its_disk(
+    start: Start, home: Path
+) -> None:
+    host = await open_host(start, home)
+    machine = await host.thaw(start.golden, Identity.of("cut-off"))
+    await machine.agent.shell("echo kept > /root/file; sync")
+    directory, pid = machine.directory, machine.pid
+    await host.close()
+    (directory / MONITOR).unlink()
+    again = await open_host(start, home)
+    try:
+        found = again.recovered[0]
+        assert (found.machine, found.outcome) == (machine.id, "kept")
+        assert "could not be adopted" in found.why
+        assert not Path(f"/proc/{pid}").exists()
+        assert not directory.exists()
+        assert found.snapshot is not None
+        booted = await again.boot_files(found.snapshot, start.maker.kernel)
+        assert await booted.agent.read_file("/root/file") == b"kept\n"
+        await again.end(booted)
+    finally:
+        await again.close()

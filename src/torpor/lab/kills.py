@@ -13,7 +13,7 @@ from pathlib import Path
 from torpor.images import Maker
 from torpor.lab.check import Check
 from torpor.lab.victim import REBOOTS_FILE, counted
-from torpor.vm import Host, Machine, VmError
+from torpor.vm import Host, Machine, RebootedError, VmError
 
 LIMIT = 120.0
 
@@ -98,11 +98,21 @@ async def inspect_rebooted(maker: Maker, home: Path, heard: Heard) -> list[str]:
             found = [f"{each.outcome}: {each.why}" for each in host.recovered]
             faults.append(f"{len(host.machines)} machines run: {found}")
         for machine in host.machines.values():
-            count = len((await machine.agent.read_file(REBOOTS_FILE)).splitlines())
+            count = await _reboots_noted(machine)
             if count < heard.count:
                 faults.append(f"{count} lines are on the disk, after {heard.count} were synced")
         faults += _strays(host, home)
     return faults
+
+
+async def _reboots_noted(machine: Machine) -> int:
+    # It may be rebooted once more: what the killed program had started in it runs on.
+    while True:
+        try:
+            agent = await machine.attached()
+            return len((await agent.read_file(REBOOTS_FILE)).splitlines())
+        except RebootedError:
+            continue
 
 
 async def _alive(machine: Machine, heard: Heard, how: str) -> str:

@@ -1,6 +1,7 @@
 """What an earlier program has left in a host's directory: adopted, started again, kept or ended."""
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +20,9 @@ from torpor.vm.launch import TRACE
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import RECORD, MachineRecord
 from torpor.vm.thaw import Site
+
+EXIT_LIMIT = 3.0
+"""Seconds that a process which cannot be reached has to end by itself."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +68,23 @@ async def recover_machine(
         await machine.qmp.cont()
         agent = await machine.attached()
         await agent.resume()
+        if not machine.running:
+            raise await machine.wait_end()
         machine.update(ending=None)
     except (VmError, OSError, TimeoutError) as error:
-        await machine.remove()
-        return Recovered(directory.name, "ended", f"it could not be adopted: {error}"), None
+        # It may be ending just now, for a reboot too. One that stays and cannot be reached is of no
+        # use to anybody; its disk is.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(machine.wait_end(), EXIT_LIMIT)
+        await machine.kill()
+        await machine.disconnect()
+        gone = Machine(directory, replace(machine.record, process=None), group=group)
+        return await _succeed(site, aftermath, gone, f"it could not be adopted: {error}")
     return Recovered(directory.name, "adopted", "its process runs"), machine
 
 
 async def _succeed(
-    site: Site, aftermath: Aftermath, machine: Machine
+    site: Site, aftermath: Aftermath, machine: Machine, why: str = "its process is gone"
 ) -> tuple[Recovered, Machine | None]:
     """Go on with a machine whose process went, or is being started again, with nobody there."""
     await end_all(machine.record.name)  # one that was being started
@@ -88,7 +100,7 @@ async def _succeed(
     shutil.rmtree(machine.directory, ignore_errors=True)
     snapshot = end.snapshot if isinstance(end, MachineDiedError) else None
     outcome: Literal["kept", "removed"] = "kept" if snapshot is not None else "removed"
-    return Recovered(machine.id, outcome, f"its process is gone: {end}", snapshot), None
+    return Recovered(machine.id, outcome, f"{why}: {end}", snapshot), None
 
 
 async def _find_top(site: Site, machine: Machine) -> None:
