@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
@@ -68,6 +68,7 @@ ERRORS: tuple[type[Exception], ...] = (
     OSError,
     ExceptionGroup,
     RequestValidationError,
+    WebSocketRequestValidationError,
     HTTPException,
 )
 """What :func:`torpor.api.errors.problem_of` may know how to answer."""

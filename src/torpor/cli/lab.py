@@ -233,6 +233,9 @@ def soak(
     reboots: Annotated[
         int, typer.Option(min=0, help="Then as often while a machine reboots.")
     ] = 40,
+    server_kills: Annotated[
+        int, typer.Option(min=0, help="Then kill a server so often while sessions are worked with.")
+    ] = 100,
     minutes: Annotated[
         float, typer.Option(min=0, help="Then follow a stream through freezes for so long.")
     ] = 60.0,
@@ -250,7 +253,7 @@ def soak(
     """
     from torpor.lab.soak import Long
 
-    wanted = Long(kills, reboots, minutes, archive_mib, image_mib)
+    wanted = Long(kills, reboots, server_kills, minutes, archive_mib, image_mib)
     checks = run(_soak(writable_places(), wanted, show=not as_json))
     _end_with(checks, as_json=as_json)
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import platform
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,10 +17,13 @@ from torpor.lab.benches import (
     images,
     memory,
     pause,
+    service_load,
+    service_operations,
     start,
     terminals,
     transfer,
 )
+from torpor.lab.benches.group import Group
 from torpor.lab.figures import Notebook, Results, Row
 from torpor.lab.laboratory import Laboratory
 from torpor.vm.accelerator import cpu_model
@@ -39,10 +42,17 @@ GROUPS = (
     images.GROUP,
 )
 FIGURES = tuple(figure for group in GROUPS for figure in group.figures)
+SERVICE_GROUPS = (service_operations.GROUP, *service_load.GROUPS)
+"""What is measured over HTTP, with a server for each group."""
+SERVICE_FIGURES = tuple(figure for group in SERVICE_GROUPS for figure in group.figures)
 
 
 async def bench(
-    lab: Laboratory, runs: int, report: Report, names: Collection[str] | None = None
+    lab: Laboratory,
+    runs: int,
+    report: Report,
+    names: Collection[str] | None = None,
+    groups: Sequence[Group] = GROUPS,
 ) -> Results:
     """Measure ``runs`` times, all figures or those groups in which one of ``names`` is.
 
@@ -50,12 +60,12 @@ async def bench(
     """
     if runs < 1:
         raise ValueError(f"{runs} runs measure nothing; ask for at least one")
-    unknown = set(names or ()) - {figure.name for figure in FIGURES}
+    unknown = set(names or ()) - {figure.name for each in groups for figure in each.figures}
     if unknown:
         raise ValueError(f"there is no figure {', '.join(sorted(unknown))}")
     host = host_facts(lab)
     rows: list[Row] = []
-    for group in GROUPS:
+    for group in groups:
         if names is not None and not {figure.name for figure in group.figures} & set(names):
             continue
         book = Notebook(group.name, group.figures, report)

@@ -14,12 +14,13 @@ Unit = Literal["s", "MiB", "%"]
 class Figure:
     """Something that is measured. ``meaning`` says from where to where, for people.
 
-    ``%`` is of one processor core.
+    ``%`` is of one processor core. A ``signed`` one is a difference, which may be negative.
     """
 
     name: str
     unit: Unit
     meaning: str
+    signed: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,10 @@ class Notebook:
 
     def note(self, name: str, value: float) -> None:
         """Add a sample, in the figure's unit. Raises KeyError for a figure that is not declared."""
-        if not math.isfinite(value) or value < 0:
+        figure = self._figures[name]
+        if not math.isfinite(value) or (value < 0 and not figure.signed):
             raise ValueError(f"{value} cannot be a sample of {name}")
-        self._samples[self._figures[name]].append(value)
+        self._samples[figure].append(value)
 
     def runs(self, count: int) -> Iterator[int]:
         """Yield the numbers of ``count`` runs, telling each."""

@@ -12,6 +12,7 @@ from torpor.lab.check import Check
 from torpor.lab.kills import kills
 from torpor.lab.laboratory import Laboratory, laboratory
 from torpor.lab.large_image import large_image
+from torpor.lab.server_kills import server_kills
 from torpor.settings import Places
 from torpor.vm import Command, Exec, Host, Machine, Output, Wanted
 
@@ -27,11 +28,12 @@ class Long:
     """How much of each part is done; a part of which nothing is done has no check.
 
     ``kills`` of the program while it freezes and thaws, ``reboots``: kills while a machine reboots,
-    ``minutes`` of streams, an archive of ``archive_mib``, an image with a file of ``image_mib``.
+    ``server_kills`` of a server while sessions are worked with, ``minutes`` of streams, an archive of ``archive_mib``, an image with a file of ``image_mib``.
     """
 
     kills: int = 200
     reboots: int = 40
+    server_kills: int = 100
     minutes: float = 60.0
     archive_mib: int = 5120
     image_mib: int = 5120
@@ -44,6 +46,8 @@ async def soak(places: Places, wanted: Long, report: Report) -> list[Check]:
         for what, count in (("freezes", wanted.kills), ("reboots", wanted.reboots)):
             if count:
                 checks.append(await _killed(lab, places, what, count, report))
+        if wanted.server_kills:
+            checks.append(await _server_killed(lab, places, wanted.server_kills, report))
         if wanted.minutes:
             checks.append(await _streamed(lab, wanted.minutes, report))
         if wanted.archive_mib:
@@ -71,6 +75,22 @@ async def _killed(lab: Laboratory, places: Places, what: str, count: int, report
         not faults,
         f"after each of {count} kills the newest state goes on and nothing is left behind",
         "; ".join(faults[:5]) or f"{done} of {count} kills went well",
+    )
+
+
+async def _server_killed(lab: Laboratory, places: Places, count: int, report: Report) -> Check:
+    done = 0
+    last = Check("server kills", False, "", "no server was killed")
+    async for check in server_kills(lab.maker, places.home, count, time.time_ns()):
+        done += 1
+        report(Step("server kills", min(done, count), count, "kills"))
+        last = check
+    return Check(
+        "server kills",
+        last.ok and done == count + 1,
+        f"after each of {count} kills of the server all sessions are as was acknowledged, and"
+        " nothing is left in the end",
+        last.seen if last.ok else f"{last.name}: {last.seen}",
     )
 
 

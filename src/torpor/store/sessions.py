@@ -1,6 +1,6 @@
 """The table of sessions. They stay when they are destroyed, as history."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,13 @@ async def insert(conn: AsyncConnection, session: Session) -> None:
         await _refuse_taken_name(conn, session)
         raise
     await _add_labels(conn, session)
+
+
+async def insert_all(conn: AsyncConnection, new: Sequence[Session]) -> None:
+    """Add many sessions at once, whose names are known to be free."""
+    await conn.execute(table.insert(), [rows.values(session) for session in new])
+    for session in new:
+        await _add_labels(conn, session)
 
 
 async def get(conn: AsyncConnection, session: str) -> Session | None:

@@ -1,5 +1,6 @@
 """The table of snapshots: which there are of each session, and which came from which."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import func, select
@@ -14,6 +15,11 @@ from torpor.store.tables import snapshots as table
 async def insert(conn: AsyncConnection, snapshot: Snapshot) -> None:
     """Add a snapshot."""
     await conn.execute(table.insert().values(rows.values(snapshot)))
+
+
+async def insert_all(conn: AsyncConnection, new: Sequence[Snapshot]) -> None:
+    """Add many snapshots at once."""
+    await conn.execute(table.insert(), [rows.values(snapshot) for snapshot in new])
 
 
 async def get(conn: AsyncConnection, snapshot: str) -> Snapshot | None:

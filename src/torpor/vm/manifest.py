@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -146,9 +147,15 @@ def reachable(found: Manifest, disk: Iterable[Layer]) -> Iterator[str]:
 T = TypeVar("T", Manifest, Sums, MachineRecord)
 
 
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    # Making one takes 4 ms, reading a manifest with it 0.1 ms.
+    return TypeAdapter(kind)
+
+
 def write(value: Manifest | Sums | MachineRecord) -> bytes:
     """Return ``value`` as JSON."""
-    return TypeAdapter(type(value)).dump_json(value, indent=1)
+    return _adapter(type(value)).dump_json(value, indent=1)
 
 
 def read(kind: type[T], file: Path) -> T:
@@ -159,7 +166,7 @@ def read(kind: type[T], file: Path) -> T:
 def parse(kind: type[T], text: bytes, name: str) -> T:
     """Return what ``text`` describes. Raises :exc:`SnapshotError`."""
     try:
-        head = TypeAdapter(dict[str, Any]).validate_json(text)
+        head = _adapter(dict[str, Any]).validate_json(text)
         version = head.get("version", VERSION)
         if version != VERSION:
             raise SnapshotError(
@@ -167,7 +174,8 @@ def parse(kind: type[T], text: bytes, name: str) -> T:
                 state="Nothing was changed.",
                 todo="Use the Torpor that wrote it.",
             )
-        return TypeAdapter(kind).validate_json(text)
+        found: T = _adapter(kind).validate_json(text)
+        return found
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the document"

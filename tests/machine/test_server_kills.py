@@ -1,0 +1,19 @@
+"""The server is killed at random moments of its work, and nothing that it acknowledged is lost."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.machine.conftest import Start
+from torpor.lab.server_kills import server_kills
+
+pytestmark = pytest.mark.machine
+
+KILLS = 6
+"""In ``./dev soak``: 100."""
+
+
+async def test_killed_at_random_moments_the_server_loses_nothing(start: Start, home: Path) -> None:
+    checks = [check async for check in server_kills(start.maker, home, KILLS, seed=4)]
+    assert [check.seen for check in checks if not check.ok] == []
+    assert len(checks) == KILLS + 1
