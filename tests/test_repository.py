@@ -194,7 +194,7 @@ def test_dev_says_what_it_can_do(arguments: list[str], tmp_path: Path) -> None:
     said = subprocess.run(
         [ROOT / "dev", *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
     )
-    for command in ("setup", "demo", "test", "lint", "bench", "soak"):
+    for command in ("setup", "demo", "serve", "stop", "test", "lint", "bench", "soak"):
         assert re.search(rf"^  {command} ", said.stdout, re.MULTILINE)
 
 

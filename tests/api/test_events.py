@@ -139,12 +139,15 @@ async def test_who_goes_is_noticed_and_who_waits_hears_that_we_are_there(
 
 
 async def test_streams_end_in_good_order_when_the_server_stops(api: Api) -> None:
-    async with served(api) as address, api_client(api, address) as client:
-        async with client.stream("GET", "/events") as answer:
-            reading = asyncio.create_task(all_frames(answer))
-            await asyncio.sleep(0.1)
-            api.app.state.parts.closing.set()
-            await asyncio.wait_for(reading, 5)
+    async with (
+        served(api) as address,
+        api_client(api, address) as client,
+        client.stream("GET", "/events") as answer,
+    ):
+        reading = asyncio.create_task(all_frames(answer))
+        await asyncio.sleep(0.1)
+        api.app.state.parts.closing.set()
+        await asyncio.wait_for(reading, 5)
 
 
 async def test_a_reader_that_stands_still_holds_no_memory(api: Api) -> None:

@@ -21,8 +21,10 @@ from torpor.sessions.model import SYSTEM
 HEAD = struct.Struct(">BQ")
 
 
-async def start(client: httpx.AsyncClient, **body: Any) -> str:
-    """Start a command in the session `one`; return its id."""
+async def start(client: httpx.AsyncClient, line: str | None = None, **body: Any) -> str:
+    """Start a command in the session `one`, or a line of shell; return its id."""
+    if line is not None:
+        body["shell"] = line
     answer = await client.post("/sessions/one/execs", json=body)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["exec"]["exec_id"])
@@ -121,22 +123,21 @@ async def test_a_paused_session_is_woken_once_by_a_hundred_commands(api: Api, on
 
 
 async def test_who_goes_away_leaves_the_command_and_nothing_else(api: Api, one: str) -> None:
-    async with served(api) as address:
-        async with api_client(api, address) as client:
-            running = asyncio.ensure_future(
-                client.post("/sessions/one/sandbox/exec", json={"argv": ["sleep", "30"]})
-            )
+    async with served(api) as address, api_client(api, address) as client:
+        running = asyncio.ensure_future(
+            client.post("/sessions/one/sandbox/exec", json={"argv": ["sleep", "30"]})
+        )
 
-            async def known() -> list[dict[str, Any]]:
-                answer = await client.get("/sessions/one/execs")
-                return list(answer.json()["execs"])
+        async def known() -> list[dict[str, Any]]:
+            answer = await client.get("/sessions/one/execs")
+            return list(answer.json()["execs"])
 
-            await eventually(known, bool)
-            await eventually(lambda: in_use(api, one), lambda uses: uses > 0)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await eventually(lambda: in_use(api, one), lambda uses: uses == 0)
-            assert [each["running"] for each in await known()] == [True]
+        await eventually(known, bool)
+        await eventually(lambda: in_use(api, one), lambda uses: uses > 0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await eventually(lambda: in_use(api, one), lambda uses: uses == 0)
+        assert [each["running"] for each in await known()] == [True]
 
 
 async def in_use(api: Api, session: str) -> int:
@@ -170,7 +171,7 @@ async def test_commands_are_started_listed_shown_and_signalled(
 async def test_output_is_followed_from_any_byte_to_the_end(
     one: str, client: httpx.AsyncClient
 ) -> None:
-    exec_id = await start(client, shell="printf abc; sleep 0.1; printf def >&2; exit 7")
+    exec_id = await start(client, "printf abc; sleep 0.1; printf def >&2; exit 7")
     path = f"/sessions/one/execs/{exec_id}/output"
     found = await all_frames(await client.get(path))
     assert [each.event for each in found] == ["output", "output", "exit"]
@@ -187,7 +188,7 @@ async def test_output_is_followed_from_any_byte_to_the_end(
 async def test_what_is_there_by_now_is_read_without_waiting(
     one: str, client: httpx.AsyncClient
 ) -> None:
-    exec_id = await start(client, shell="echo on; sleep 60")
+    exec_id = await start(client, "echo on; sleep 60")
     path = f"/sessions/one/execs/{exec_id}/output"
     async with asyncio.timeout(5):
         while not (found := await all_frames(await client.get(path, params={"follow": "false"}))):
@@ -199,7 +200,7 @@ async def test_a_stream_of_output_stands_still_over_a_pause_and_wakes_nothing(
     api: Api, one: str
 ) -> None:
     async with served(api) as address, api_client(api, address) as client:
-        exec_id = await start(client, shell="for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.1; done")
+        exec_id = await start(client, "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.1; done")
         output = b""
         words = []
         async with client.stream("GET", f"/sessions/one/execs/{exec_id}/output") as answer:
@@ -268,7 +269,7 @@ async def to_the_end(socket: ClientConnection) -> tuple[bytes, bytes, list[dict[
 
 async def test_a_command_is_spoken_with_over_a_websocket(api: Api, one: str) -> None:
     async with served(api) as address, api_client(api, address) as client:
-        exec_id = await start(client, shell="cat; echo done >&2; exit 4", stdin=True)
+        exec_id = await start(client, "cat; echo done >&2; exit 4", stdin=True)
         async with following(api, address, exec_id) as socket:
             await socket.send(b"hello\n")
             await socket.send(b"x" * 500_000)
@@ -285,7 +286,7 @@ async def test_a_command_is_spoken_with_over_a_websocket(api: Api, one: str) -> 
 async def test_a_terminal_is_resized_and_signalled_over_a_websocket(api: Api, one: str) -> None:
     line = "trap 'stty size; exit 0' WINCH; stty size; while true; do sleep 0.05; done"
     async with served(api) as address, api_client(api, address) as client:
-        exec_id = await start(client, shell=line, terminal={"rows": 10, "columns": 20})
+        exec_id = await start(client, line, terminal={"rows": 10, "columns": 20})
         async with following(api, address, exec_id) as socket:
             first = await socket.recv()
             assert isinstance(first, bytes)
@@ -389,7 +390,7 @@ async def test_a_client_that_goes_leaves_the_command_running_and_unfollowed(
     api: Api, one: str
 ) -> None:
     async with served(api) as address, api_client(api, address) as client:
-        exec_id = await start(client, shell="while true; do echo y; done")
+        exec_id = await start(client, "while true; do echo y; done")
         async with following(api, address, exec_id) as socket:
             await socket.recv()
         async with following(api, address, exec_id, "?hold=false") as socket:

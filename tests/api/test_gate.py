@@ -204,7 +204,7 @@ async def test_what_was_changed_and_by_whom_is_an_event(api: Api) -> None:
     assert made["bearer"] not in str(told)
     assert told[1].data["status"] == 403
     assert told[1].actor == api.tokens["viewer"].split("_")[1]
-    assert (told[2].data["path"], told[2].data["error"]) == (
+    assert (told[2].data["route"], told[2].data["error"]) == (
         f"{BASE}/sessions/{{session_id}}/pause",
         "not_found",
     )

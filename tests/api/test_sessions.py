@@ -5,7 +5,6 @@ import pytest
 
 from tests.api.conftest import Api, eventually
 
-
 METADATA = {"z": [1, None, {"y": None}], "a": {"c": 1.5, "b": "\u2028"}}
 
 

@@ -16,7 +16,7 @@ import pyte
 
 PROGRAM = (sys.executable, "-c", "from torpor.cli import main; main()")
 ROWS, COLUMNS = 12, 70
-LIMIT = 20.0
+LIMIT = 60.0
 
 
 class Seat:
@@ -28,6 +28,7 @@ class Seat:
         self.program = program
         self._screen = pyte.Screen(COLUMNS, ROWS)
         self._stream = pyte.ByteStream(self._screen)
+        self.open = True
         self.written = b""
         """All that the program has written."""
 
@@ -76,6 +77,12 @@ class Seat:
         self.written += data
         self._stream.feed(data)
 
+    def hang_up(self) -> None:
+        """Close the window."""
+        os.close(self._terminal)
+        os.close(self._control)
+        self.open = False
+
     @property
     def cooked(self) -> bool:
         """Whether the terminal is as a shell expects it: lines, echo, Ctrl-C."""
@@ -98,12 +105,14 @@ def seat(arguments: Sequence[str], environment: dict[str, str]) -> Iterator[Seat
         start_new_session=True,
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
+    made = Seat(control, terminal, program)
     try:
         # The terminal's own end stays open here: what it is set to can be read after the end.
-        yield Seat(control, terminal, program)
+        yield made
     finally:
         if program.poll() is None:
             program.kill()
         program.wait()
-        os.close(control)
-        os.close(terminal)
+        if made.open:
+            os.close(control)
+            os.close(terminal)

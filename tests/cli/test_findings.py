@@ -8,6 +8,8 @@ import pytest
 from torpor.cli import findings
 from torpor.cli.facts import TOOLS, Facts, Kept, Kvm, Memory, Place, Program, System, Tool
 from torpor.cli.findings import GIB, Finding, diagnose
+from torpor.cli.server_facts import Server
+from torpor.settings.presence import Presence
 from torpor.vm import Accelerator, Jail
 from torpor.vm.cgroup_trees import CONTROLLERS, Tree
 
@@ -58,6 +60,13 @@ GOOD = Facts(
     home=HOME,
     cache=replace(HOME, path=Path("/srv/c"), variable="TORPOR_CACHE"),
     leftovers=(),
+    server=Server(
+        Path("/srv/t/admin-token"),
+        installed="1.0",
+        presence=Presence("http://127.0.0.1:8470", 412, 1, "1.0"),
+        answers=True,
+        bearer="readable",
+    ),
 )
 
 
@@ -191,3 +200,28 @@ def test_a_missing_program_is_told_with_its_package(use: str, state: str) -> Non
 
 def test_root_needs_no_ids_of_its_own() -> None:
     assert [f for f in diagnose(replace(GOOD, root=True)) if f.what == "subuid"] == []
+
+
+def test_a_server_is_told_with_where_it_is() -> None:
+    found = line(GOOD, "server")
+    assert found.state == "ok"
+    assert "Torpor 1.0 at http://127.0.0.1:8470, process 412" in found.seen
+    none = replace(GOOD, server=replace(GOOD.server, presence=None, answers=False))
+    assert line(none, "server").state == "ok"
+    assert [each.what for each in diagnose(none) if each.what == "token"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "state", "words"),
+    [
+        ({"answers": False}, "server", "broken", "kill -9 412"),
+        ({"installed": "1.1"}, "server", "warning", "Start it again"),
+        ({"bearer": "closed"}, "token", "warning", "TORPOR_TOKEN"),
+        ({"bearer": "absent"}, "token", "warning", "TORPOR_TOKEN"),
+        ({"restoring": True}, "server", "broken", "torpor restore"),
+    ],
+)
+def test_what_is_wrong_with_the_server(change: dict, what: str, state: str, words: str) -> None:
+    found = line(replace(GOOD, server=replace(GOOD.server, **change)), what)
+    assert found.state == state
+    assert words in found.todo

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -446,3 +447,35 @@ def test_completion_is_quiet_when_there_is_no_server(
     monkeypatch.setenv("TORPOR_URL", "nonsense")
     assert completion.sessions("") == []
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("torpor show bu", "build-7"),
+        ("torpor exec bu", "build-7"),
+        ("torpor pause other bu", "build-7"),
+        ("torpor cp bu", "build-7:"),
+        ("torpor logs bu", "build-7"),
+    ],
+)
+def test_a_shell_completes_names_wherever_one_stands(
+    double: Double, words: str, found: str
+) -> None:
+    double.on("GET", "sessions", JSONResponse(
+        {"sessions": [session("build-7"), session("other")], "next_page_token": ""}
+    ))  # fmt: skip
+    said = subprocess.run(
+        [sys.executable, "-c", "from torpor.cli.app import app; app(prog_name='torpor')"],
+        env=os.environ
+        | {
+            "TORPOR_URL": double.url,
+            "_TORPOR_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (said.stdout.split(), said.stderr) == ([found], "")

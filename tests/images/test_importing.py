@@ -28,6 +28,7 @@ from tests.images.oci_builder import (
 from torpor.images import Asked, Image, ImageError, Imported, Step, import_image, silent
 from torpor.images.authorities import Authorities
 from torpor.images.ext4_read import Disk
+from torpor.images.kept_layer import LARGE
 from torpor.images.sources import read_source
 
 CAPABILITY = bytes.fromhex("0100000200040000000000000000000000000000")
@@ -401,3 +402,24 @@ def test_the_same_layout_gives_the_same_bytes(tmp_path: Path) -> None:
     two = layout(tmp_path / "two", layer(*LOWER))
     index = [json.loads((each / "index.json").read_text()) for each in (one, two)]
     assert index[0] == index[1]
+
+
+def test_a_large_file_keeps_its_name_its_holes_and_its_content(tmp_path: Path, made: Made) -> None:
+    hole = bytes(LARGE)
+    content = {
+        b"\xff\xfe not a text": b"a" * LARGE,
+        b"d" * 200 + b"/" + b"n" * 200: b"a" * LARGE + hole + b"b",
+        b"ends-in-a-hole": b"c" + 3 * hole,
+        b"just-small": b"s" * (LARGE - 1),
+        b"of-a-user": b"u" * (LARGE + 1),
+    }
+    first = [Member(name, content=each, uid=3_000_000) for name, each in content.items()]
+    second = [hard_link(b"other-name", b"ends-in-a-hole"), Member(b"of-a-user", content=b"new")]
+    source = layout(tmp_path / "oci", layer(*first), layer(*second))
+    found = read(made(source).image)
+    content[b"of-a-user"] = b"new"
+    for name, each in content.items():
+        assert found[name]["sha256"] == hashlib.sha256(each).hexdigest()
+        assert found[name]["size"] == len(each)
+    assert found[b"ends-in-a-hole"]["owner"] == (3_000_000, 0)
+    assert found[b"other-name"]["same"] == found[b"ends-in-a-hole"]["same"]

@@ -284,12 +284,13 @@ def test_a_shell_is_left_and_gone_back_to(one: Server) -> None:
 
 def test_a_full_screen_program_is_drawn_anew_after_a_pause(one: Server) -> None:
     with one.seat("exec", "-t", "one", "--", "top", "-d", "600") as at:
-        at.shows("PID")
+        at.until(lambda lines: "PID" in " ".join(lines) and lines[-1] != "", "whole screen")
         one.does("pause", "one")
         at.shows("one is paused")
-        at.press("h")
+        covered = at.lines[-1]
+        at.press(" ")  # which has it look again
         at.hides(" one is ")
-        at.press("q")
+        at.until(lambda lines: lines[-1] not in ("", covered), "process in the last line")
         at.press("q")
         assert at.ended() == 0
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 import torpor
 from torpor.api import (
     archives,
+    backups,
     checkpoints,
     document,
     events,
@@ -35,6 +36,7 @@ from torpor.api.metrics import Metrics
 from torpor.api.rates import Rates
 from torpor.api.requests import Requests
 from torpor.api.wiring import Parts
+from torpor.backup import Backups
 from torpor.images import ImageError
 from torpor.sessions import SessionError, Sessions
 from torpor.settings import Settings
@@ -52,6 +54,7 @@ RESOURCES: Sequence[ModuleType] = (
     ports,
     processes,
     host,
+    backups,
     tokens,
     health,
     figures,
@@ -65,15 +68,21 @@ ERRORS: tuple[type[Exception], ...] = (
     OSError,
     ExceptionGroup,
     RequestValidationError,
+    WebSocketRequestValidationError,
     HTTPException,
 )
 """What :func:`torpor.api.errors.problem_of` may know how to answer."""
 
 
 def create_app(
-    service: Sessions, bearers: Bearers | None, settings: Settings, metrics: Metrics | None = None
+    service: Sessions,
+    bearers: Bearers | None,
+    settings: Settings,
+    metrics: Metrics | None = None,
+    copies: Backups | None = None,
 ) -> FastAPI:
-    """Return the application. ``bearers`` are the tokens that are asked for; None asks for none."""
+    """Return the application. ``bearers`` are the tokens that are asked for; None asks for none.
+    ``copies`` makes backups, None where the files of the host cannot be read from here."""
     app = FastAPI(
         title="Torpor",
         summary="Machines that can be frozen, thawed and forked with everything in mind.",
@@ -89,7 +98,7 @@ def create_app(
             if each not in (following, archives, figures, document)
         ],
     )
-    parts = Parts(service, bearers, settings, metrics or Metrics())
+    parts = Parts(service, bearers, settings, metrics or Metrics(), copies)
     app.state.parts = parts
     for resource in RESOURCES:
         # One flat list: the gate goes through it as the router does.

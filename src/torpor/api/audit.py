@@ -62,7 +62,7 @@ class Audit:
         data = {
             **state.get("noted", {}),
             "method": scope.get("method", "WS"),
-            "path": getattr(scope.get("route"), "path", scope["path"]),
+            "route": getattr(scope.get("route"), "path", scope["path"]),
             "status": status,
             "request_id": request_id_of(scope),
         }

@@ -103,7 +103,7 @@ async def list_checkpoints(
 async def get_checkpoint(
     service: Service, session_id: SessionId, checkpoint_id: str
 ) -> OneCheckpoint:
-    """Show a checkpoint."""
+    """Show one checkpoint of a session."""
     row = await service.get_checkpoint(session_id, checkpoint_id)
     return OneCheckpoint(checkpoint=checkpoint_body(row))
 

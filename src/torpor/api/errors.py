@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from starlette.exceptions import HTTPException
 
 from torpor.api.requests import request_id_of
@@ -160,7 +160,7 @@ def problem_of(error: BaseException) -> Problem | None:
             state="What was half done has been removed.",
             todo="Free some space, then ask again.",
         )
-    if isinstance(error, RequestValidationError):
+    if isinstance(error, RequestValidationError | WebSocketRequestValidationError):
         return _of_validation(error)
     if isinstance(error, HTTPException):
         return _of_http(error)
@@ -212,7 +212,9 @@ def _of_http(error: HTTPException) -> Problem:
     return Problem(error.status_code, name, message, headers=error.headers or {})
 
 
-def _of_validation(error: RequestValidationError) -> Problem:
+def _of_validation(
+    error: RequestValidationError | WebSocketRequestValidationError,
+) -> Problem:
     return invalid([complaint(each) for each in error.errors()])
 
 

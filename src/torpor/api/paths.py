@@ -31,7 +31,7 @@ def _path(
             min_length=1,
             description="The path in the machine. A name that is not UTF-8 is written"
             " percent-encoded, byte by byte.",
-            examples=["/root/report.txt"],
+            examples=["/srv/report.txt"],
         ),
     ],
 ) -> bytes:

@@ -21,6 +21,8 @@ class Permission(StrEnum):
     """Change sessions, and do things in their machines."""
     TOKENS = "tokens"
     """See, make and revoke tokens."""
+    BACKUP = "backup"
+    """Take everything away: sessions with their memory, images, and the hashes of tokens."""
 
 
 _VIEWER = frozenset({Permission.READ})
@@ -29,7 +31,7 @@ GRANTED: dict[Role, frozenset[Permission]] = {
     "viewer": _VIEWER,
     "approver": _VIEWER,
     "operator": _OPERATOR,
-    "admin": _OPERATOR | {Permission.TOKENS},
+    "admin": _OPERATOR | {Permission.TOKENS, Permission.BACKUP},
 }
 
 

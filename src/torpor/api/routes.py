@@ -71,8 +71,9 @@ class Route(APIRoute):
     """A route that refuses query parameters it does not know, and JSON that is not strict. What is
     None is left out of its answers."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "response_model_exclude_none": True})
+    def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
+        kwargs |= {"operation_id": endpoint.__name__, "response_model_exclude_none": True}
+        super().__init__(path, endpoint, **kwargs)
         self._known = {
             each.alias
             for each in get_flat_params(self.dependant)

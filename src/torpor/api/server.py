@@ -9,18 +9,23 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
+import torpor
 from torpor.api.app import create_app
 from torpor.api.bearers import Bearers, is_valid
 from torpor.api.logs import configure_logs
-from torpor.images import Report, silent
+from torpor.api.supervisor import Supervisor
+from torpor.backup import Backups, check_no_restore, remove_left_copies
+from torpor.images import Report, Step, silent
 from torpor.sessions import Defaults, Keeping, LocalHost, RoomLimits, Sessions
 from torpor.settings import Places, Settings
 from torpor.settings.model import is_loopback
+from torpor.settings.presence import announce, withdraw
 from torpor.store import Database
 from torpor.store.errors import StoreError
 from torpor.vm import MIB
@@ -36,6 +41,7 @@ DEAD_MILLISECONDS = 120_000
 """After how long a peer that takes nothing of what was sent to it is given up (tcp(7),
 TCP_USER_TIMEOUT), be it dead or just not reading: streams would otherwise wait for it for ever, and
 commands for these."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LARGEST_MESSAGE = 1 << 20
 """Bytes of one message of a WebSocket."""
 
@@ -51,17 +57,30 @@ async def serve(
     report: Report = silent,
     listening: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. ``listening`` is told the URL as soon as requests are taken.
+    """Serve until SIGTERM, SIGINT or SIGHUP. ``listening`` is told the URL as soon as requests are
+    taken.
 
-    Machines run on when it returns, or are frozen first, as the settings have it. Raises
-    :exc:`ListenError`, :exc:`torpor.vm.VmError`, :exc:`torpor.images.ImageError` and
-    :exc:`torpor.store.errors.StoreError`, with nothing left open.
+    Machines run on when it returns, or are frozen first, as the settings have it. A second signal
+    ends requests at once, and leaves running what is not being frozen yet. Raises
+    :exc:`ListenError`, :exc:`torpor.backup.BackupError`, :exc:`torpor.vm.VmError`,
+    :exc:`torpor.images.ImageError` and :exc:`torpor.store.errors.StoreError`, with nothing left
+    open.
     """
     configure_logs()
-    with _stopped_by_signals() as stop:
+    supervisor = Supervisor.of_environment()
+
+    def told(step: Step) -> None:
+        supervisor.status(step.name)
+        report(step)
+
+    def ready() -> None:
+        supervisor.ready()
+        listening(url_of(listener))
+
+    with _stopped_by_signals(supervisor) as stop:
         async with AsyncExitStack() as stack:
-            opening = asyncio.ensure_future(_open(stack, settings, places, report))
-            stopping = asyncio.ensure_future(stop.wait())
+            opening = asyncio.ensure_future(_open(stack, settings, places, told, stop))
+            stopping = asyncio.ensure_future(stop.asked.wait())
             await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             if not opening.done():
@@ -69,16 +88,19 @@ async def serve(
                 await asyncio.gather(opening, return_exceptions=True)
                 return
             app, listener = opening.result()
-            await _run(app, listener, stop, listening)
+            announce(places.home, url_of(listener), torpor.__version__)
+            stack.callback(withdraw, places.home)
+            await _run(app, listener, stop, ready)
     log.info("stopped")
 
 
 async def _open(
-    stack: AsyncExitStack, settings: Settings, places: Places, report: Report
+    stack: AsyncExitStack, settings: Settings, places: Places, report: Report, stop: "Stop"
 ) -> tuple[FastAPI, socket.socket]:
     """Open everything, each with its closing in ``stack``."""
     # First the address: nothing is touched if another server has it.
     listener = stack.enter_context(contextlib.closing(listen(settings)))
+    check_no_restore(places.home)
     database = await Database.open(settings.database_url(places))
     stack.push_async_callback(database.close)
     bearers = None
@@ -102,8 +124,12 @@ async def _open(
             events_days=settings.events_keep_days,
         ),
     )
-    stack.push_async_callback(sessions.close, freeze=settings.on_stop == "freeze")
-    return create_app(sessions, bearers, settings), listener
+    freeze = settings.on_stop == "freeze"
+    stack.push_async_callback(sessions.close, freeze=freeze, enough=stop.hurried.is_set)
+    remove_left_copies(places.home)
+    named = settings.model_dump(exclude_defaults=True)
+    backups = Backups(sessions, database, host.store, places.home, named)
+    return create_app(sessions, bearers, settings, copies=backups), listener
 
 
 def _room_limits(settings: Settings) -> RoomLimits:
@@ -147,6 +173,8 @@ def listen(settings: Settings) -> socket.socket:
 def url_of(listener: socket.socket) -> str:
     """Return the URL at which a socket is reached."""
     host, port, *_ = listener.getsockname()
+    if ip_address(host).is_unspecified:  # of all addresses this computer's own is one
+        host = "::1" if ":" in host else "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -199,17 +227,37 @@ def write_secret(file: Path, text: str) -> None:
 # Running
 
 
+class Stop:
+    """What signals ask for: ``asked`` to stop, and then, by a second one, ``hurried``."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.asked = asyncio.Event()
+        self.hurried = asyncio.Event()
+        self._supervisor = supervisor
+
+    def signalled(self) -> None:
+        """Take one more signal."""
+        if not self.asked.is_set():
+            log.info("stopping: requests have %d s, or until the next signal", GRACE_SECONDS)
+            self._supervisor.stopping()
+            self.asked.set()
+        elif not self.hurried.is_set():
+            log.info("stopping at once: requests are cut off, and nothing more is frozen")
+            self.hurried.set()
+
+
 @contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[asyncio.Event]:
-    """An event that SIGTERM and SIGINT set."""
-    stop = asyncio.Event()
+def _stopped_by_signals(supervisor: Supervisor) -> Iterator[Stop]:
+    """Have signals ask this server to stop; one that is ignored (nohup(1)) stays so."""
+    stop = Stop(supervisor)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    numbers = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    for number in numbers:
+        loop.add_signal_handler(number, stop.signalled)
     try:
         yield stop
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 
@@ -227,15 +275,20 @@ class _Uvicorn(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._closing.set()
         await super().shutdown(sockets)
+        # Whatever did not end in time was cancelled, or is now: what it stands on is closed next.
+        left = list(self.server_state.tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 async def _run(
     app: FastAPI,
     listener: socket.socket,
-    stop: asyncio.Event,
-    listening: Callable[[str], None],
+    stop: Stop,
+    ready: Callable[[], None],
 ) -> None:
-    """Serve requests until ``stop`` is set and those that are under way have ended."""
+    """Serve requests until ``stop`` is asked for and those that are under way have ended."""
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -251,16 +304,16 @@ async def _run(
         ws_ping_timeout=None,
     )
     server = _Uvicorn(config, app.state.parts.closing)
-    url = url_of(listener)
 
     async def end() -> None:
-        await stop.wait()
-        log.info("stopping")
+        await stop.asked.wait()
         server.should_exit = True
+        await stop.hurried.wait()
+        server.force_exit = True
 
     ending = asyncio.create_task(end(), name="end of the server")
-    log.info("listening on %s", url)
-    listening(url)
+    log.info("listening on %s", url_of(listener))
+    ready()
     try:
         await server.serve(sockets=[listener])
     finally:

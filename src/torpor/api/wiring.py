@@ -11,6 +11,7 @@ from starlette.requests import HTTPConnection, Request
 
 from torpor.api.bearers import Bearers, Caller
 from torpor.api.metrics import Metrics
+from torpor.backup import Backups
 from torpor.sessions import Sessions
 from torpor.sessions.model import Actor, Key
 from torpor.settings import Settings
@@ -21,12 +22,14 @@ from torpor.vm import GuestAgent
 @dataclass(frozen=True)
 class Parts:
     """The parts of one server. ``closing`` is set when it is about to stop: streams end then.
-    ``bearers`` is None where no authentication is asked for."""
+    ``bearers`` is None where no authentication is asked for, ``backups`` where none can be
+    made."""
 
     sessions: Sessions
     bearers: Bearers | None
     settings: Settings
     metrics: Metrics
+    backups: Backups | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
 
 

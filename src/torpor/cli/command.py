@@ -28,14 +28,17 @@ Workdir = Annotated[
 ]
 User = Annotated[str | None, typer.Option("--user", "-u", help="As whom: a name or a number.")]
 Words = Annotated[
-    list[str], typer.Argument(metavar="-- COMMAND...", help="The program and its arguments.")
+    list[str] | None,
+    typer.Argument(
+        metavar="-- COMMAND...", help="The program and its arguments.", show_default=False
+    ),
 ]
 
 
 @app.command("exec", rich_help_panel=PANEL, context_settings=OWN_WORDS)
 def exec_(
     session: Session,
-    command: Words,
+    command: Words = None,
     terminal: Annotated[
         bool, typer.Option("--terminal", "-t", help="Run it on a terminal, as `shell` does.")
     ] = False,
@@ -45,6 +48,13 @@ def exec_(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Start it, print its id, and go.")
     ] = False,
+    attach: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXEC_ID",
+            help="Follow the output of a command that runs on, as far as it is kept.",
+        ),
+    ] = None,
     env: Env = None,
     workdir: Workdir = None,
     user: User = None,
@@ -62,6 +72,13 @@ def exec_(
     """
     from torpor.cli import remote, shell
 
+    if attach is not None:
+        if command or terminal or detach or env or workdir or user or timeout:
+            raise typer.BadParameter(
+                "what it runs, and how, has been said already; with a terminal: torpor shell",
+                param_hint="--attach",
+            )
+        raise typer.Exit(_run(host, lambda client: remote.follow(client, session, attach)))
     if detach and terminal:
         raise typer.BadParameter("a terminal is to sit at: not with --detach", param_hint="-t")
     if terminal and no_stdin:
@@ -69,7 +86,7 @@ def exec_(
     said = variables(env, "--env", environ=True)
     wanted = remote.Wanted(
         session,
-        _words(command),
+        _words(command or []),
         shell.variables() | said if terminal else said,
         workdir,
         user,
@@ -88,7 +105,7 @@ def exec_(
     raise typer.Exit(_run(host, work))
 
 
-@app.command("shell", rich_help_panel=PANEL, context_settings=OWN_WORDS)
+@app.command("shell", rich_help_panel=PANEL)
 def shell_(
     session: Session,
     command: Annotated[

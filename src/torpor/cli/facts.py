@@ -19,6 +19,7 @@ from typing import Literal
 
 from torpor.cli import rights
 from torpor.cli.leftovers import leftovers
+from torpor.cli.server_facts import Server, server_of
 from torpor.settings import Places
 from torpor.vm import Accelerator, HostError, Jail, SnapshotError, Store, detect, probe
 from torpor.vm.accelerator import qemu_version
@@ -159,6 +160,7 @@ class Facts:
     home: Place
     cache: Place
     leftovers: tuple[Path, ...]
+    server: Server
     kept: Kept = Kept(0)
 
 
@@ -195,6 +197,7 @@ async def gather(places: Places) -> Facts:
         home=place(places.home, "TORPOR_HOME"),
         cache=place(places.cache, "TORPOR_CACHE"),
         leftovers=tuple(leftovers(places.home)),
+        server=await asyncio.to_thread(server_of, places.home),
         kept=kept_snapshots(places.home, accelerator),
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from torpor.cli.facts import Facts, Kept, Kvm, Memory, Place, Program, System
+from torpor.cli.server_facts import Server
 from torpor.vm import MIB, SIZES, Accelerator, Jail
 
 GIB = 1 << 30
@@ -51,6 +52,7 @@ def diagnose(facts: Facts) -> list[Finding]:
         place(facts.cache, "what can be made again"),
         leftovers(facts.leftovers),
         snapshots(facts.kept),
+        *server(facts.server),
     ]
 
 
@@ -313,6 +315,34 @@ def snapshots(found: Kept) -> Finding:
         return Finding("room", what, "warning", seen, todo)
     seen = f"{found.count}, and all can be thawed here" if found.count else "none"
     return Finding("room", what, "ok", seen)
+
+
+def server(found: Server) -> Iterable[Finding]:
+    """Whether a server serves this home, and this user can speak to it."""
+    group, what, here = "server", "server", found.presence
+    if found.restoring:
+        todo = "Run the same `torpor restore` again; docs/running.md says how to give it up."
+        yield Finding(group, what, "broken", "a restore into the home is not finished", todo)
+        return
+    if here is None:
+        yield Finding(group, what, "ok", "none serves this home; `torpor serve` starts one")
+        return
+    seen = f"Torpor {here.version} at {here.url}, process {here.pid}"
+    if not found.answers:
+        todo = f"See its log; if it hangs, kill -9 {here.pid}: machines run on, and the next"
+        yield Finding(group, what, "broken", f"{seen}, does not answer", f"{todo} adopts them.")
+    elif here.version != found.installed:
+        todo = "Start it again: machines run on, and the new one adopts them."
+        seen += f"; what is installed is {found.installed}"
+        yield Finding(group, what, "warning", seen, todo)
+    else:
+        yield Finding(group, what, "ok", seen)
+    if found.bearer == "readable":
+        yield Finding(group, "token", "ok", f"that of its admin can be read: {found.token_file}")
+    else:
+        why = "is not there" if found.bearer == "absent" else "is not yours to read"
+        todo = "Set TORPOR_TOKEN to one that an admin makes with `torpor token create`."
+        yield Finding(group, "token", "warning", f"{found.token_file} {why}", todo)
 
 
 def _size(count: int) -> str:

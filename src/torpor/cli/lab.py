@@ -3,6 +3,9 @@
 What a command needs of ``torpor.lab`` it imports when it runs.
 """
 
+import os
+import shutil
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torpor.cli.running import explain, run, writable_places
+from torpor.cli.server import Host
 
 if TYPE_CHECKING:
     from torpor.lab.check import Check, Experiment
@@ -58,16 +62,26 @@ async def _prepare(places: "Places") -> None:
 
 
 @app.command()
-def demo() -> None:
-    """Freeze, thaw and fork a real machine, told as a short story."""
-    run(_demo(writable_places()))
+def demo(host: Host = None) -> None:
+    """Create, pause, wake and fork a session, told as a short story, and leave it there.
 
-
-async def _demo(places: "Places") -> None:
+    It needs a server: `torpor serve`, or `./dev serve`.
+    """
+    from torpor.cli.server import connected, told
+    from torpor.cli.session_tables import snapshot_tree
     from torpor.cli.tables import console
     from torpor.lab.demo import tell
 
-    await tell(places, console())
+    with told(), connected(host) as client:
+        tell(client, console(), snapshot_tree, _typed(sys.argv[0]))
+
+
+def _typed(argv0: str) -> str:
+    """Return what somebody types here to start this program."""
+    found = shutil.which(argv0)
+    if found is None or Path(found).name != "torpor" or found == shutil.which("torpor"):
+        return "torpor"
+    return min(found, os.path.relpath(found), key=len)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """Reading and writing the standard streams of a command line without holding up its event loop."""
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator
 
@@ -20,6 +21,10 @@ async def read(descriptor: int) -> AsyncIterator[bytes]:
             piece = os.read(descriptor, PIECE)
         except BlockingIOError:
             continue  # somebody who shares it was faster
+        except OSError as error:
+            if error.errno == errno.EIO:
+                return  # the terminal has gone away
+            raise
         if not piece:
             return
         yield piece

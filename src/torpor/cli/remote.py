@@ -56,17 +56,30 @@ async def start(
 
 async def run(client: "AsyncClient", wanted: Wanted) -> int:
     """Run a command with this program's streams, and return the status that a shell would have."""
+    from torpor.client import UnreachableError
+
     started = await start(client, wanted)
     signals = Signals()
     async with signals.caught(), client.attach(wanted.session, started.id) as stream:
         try:
             return await _follow(stream, signals, stdin=wanted.stdin)
         except LeftError:
-            say(
-                f"left; the command runs on. `torpor shell {wanted.session} --attach {started.id}`"
-                " shows what it does."
-            )
+            say(f"left; the command runs on. {_back(wanted, started)}")
             return 128 + signal.SIGINT
+        except UnreachableError:
+            say(f"the command runs on, if its machine does. {_back(wanted, started)}")
+            raise
+
+
+def _back(wanted: Wanted, started: "Exec") -> str:
+    return f"To follow it: torpor exec --attach {started.id} {wanted.session}"
+
+
+async def follow(client: "AsyncClient", session: str, exec_id: str) -> int:
+    """Show what a command writes, from what is kept of it on; return its status. It gets neither
+    our input nor our signals."""
+    async with client.attach(session, exec_id) as stream:
+        return await _show(stream)
 
 
 async def _follow(stream: "AsyncExecStream", signals: "Signals", *, stdin: bool) -> int:

@@ -76,12 +76,14 @@ async def _until_signal(work: Coroutine[Any, Any, T], caught: list[signal.Signal
         else:
             typer.echo("Still ending machines and removing what was half done.", err=True)
 
-    for number in SIGNALS:
+    # What is ignored stays so: it is how nohup(1) has programs outlive their terminal.
+    heard = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    for number in heard:
         loop.add_signal_handler(number, end, number)
     try:
         return await task
     finally:
-        for number in SIGNALS:
+        for number in heard:
             loop.remove_signal_handler(number)
 
 
@@ -112,6 +114,8 @@ def explain(error: BaseException) -> str | None:
         return "\n".join(dict.fromkeys(filter(None, told))) if all(told) else None
     if isinstance(error, (VmError, ImageError, PlaceError)):
         return str(error)
+    if type(error).__module__.startswith("torpor.") and hasattr(error, "happened"):
+        return str(error)  # of a package that is not imported only to ask whether it is its
     if isinstance(error, BrokenPipeError) or not isinstance(error, OSError):
         return None  # a closed pipe is the command line library's affair
     where = f": {error.filename}" if error.filename else ""

@@ -16,6 +16,7 @@ from torpor.cli.running import working_places
 
 if TYPE_CHECKING:
     from torpor.client import AsyncClient, Client, ClientError, Patience
+    from torpor.settings.presence import Presence
 
 T = TypeVar("T")
 
@@ -68,6 +69,18 @@ Sessions = Annotated[
 ]
 
 
+def local_server() -> "Presence | None":
+    """Return the server that serves this user's home now, if one does."""
+    from torpor.settings.presence import presence
+
+    return presence(working_places().home)
+
+
+def told_url(host: str | None) -> str | None:
+    """Return the address that the user says, with --host or TORPOR_URL."""
+    return host or os.environ.get("TORPOR_URL") or None
+
+
 def token_for(url: str) -> str | None:
     """Return the token to show the server at ``url``: that of ``TORPOR_TOKEN``; for a server on
     this computer else the one in its home, if this user may read that. It is shown to no other."""
@@ -76,7 +89,7 @@ def token_for(url: str) -> str | None:
     said = os.environ.get("TORPOR_TOKEN")
     if said:
         return said
-    if not is_local(url):
+    if not is_local(url) and url != getattr(local_server(), "url", None):
         return None
     try:
         return token_file().read_text("ascii").strip() or None
@@ -90,9 +103,12 @@ def token_file() -> Path:
 
 
 def address(host: str | None) -> str:
-    """Return the server's address. Raises :exc:`TargetError`."""
+    """Return the server's address: what the user says, else that of the server of this home, else
+    the usual one. Raises :exc:`TargetError`."""
     from torpor.client.target import target
 
+    if told_url(host) is None and (here := local_server()) is not None:
+        return here.url
     return target(host, "none").url
 
 

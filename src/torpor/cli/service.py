@@ -1,5 +1,6 @@
 """The commands over the server itself: serve, status, token."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -137,6 +138,10 @@ def serve(
     exec_output_limit_mib: Annotated[
         int | None, typer.Option(help="How much output an exec returns that is waited for.")
     ] = None,
+    print_unit: Annotated[
+        bool,
+        typer.Option("--print-unit", help="Only print the unit with which systemd runs it here."),
+    ] = False,
 ) -> None:
     """Run the server, until Ctrl-C or SIGTERM. Machines run on, and the next server finds them.
 
@@ -144,7 +149,19 @@ def serve(
     option is stronger than both. The first start makes what machines start from, which takes
     minutes, and leaves a token for this user's commands in Torpor's home.
     """
-    flags = {name: value for name, value in locals().items() if name != "config"}
+    flags = {
+        name: value for name, value in locals().items() if name not in ("config", "print_unit")
+    }
+    if print_unit:
+        from torpor.cli.unit import own_program, unit
+
+        given = [name for name, value in flags.items() if value is not None]
+        if given:
+            raise typer.BadParameter(
+                "a unit takes settings from their file alone", param_hint=f"--{given[0]}"
+            )
+        typer.echo(unit(root=os.geteuid() == 0, program=own_program(), config=config), nl=False)
+        return
     from torpor.cli import serving
 
     serving.serve(flags, config)

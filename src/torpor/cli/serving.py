@@ -17,13 +17,14 @@ def serve(flags: Mapping[str, Any], config: Path | None) -> None:
     """Serve until a signal ends it. What is wrong with the settings or the address is shown once,
     and exits with 1."""
     from torpor.api import ListenError
+    from torpor.backup import BackupError
     from torpor.settings import SettingsError, load_settings
     from torpor.store.errors import StoreError
 
     try:
         settings = load_settings(flags, file=config)
         run(_serve(settings, writable_places()))
-    except (SettingsError, ListenError, StoreError) as error:
+    except (SettingsError, ListenError, StoreError, BackupError) as error:
         typer.secho(str(error), fg=typer.colors.RED, err=True)
         raise typer.Exit(1) from None
 
@@ -35,6 +36,7 @@ async def _serve(settings: "Settings", places: "Places") -> None:
 
         def listening(url: str) -> None:
             shown.close()
-            typer.echo(f"Torpor is at {url}. Ctrl-C stops it; machines run on.", err=True)
+            then = "machines run on" if settings.on_stop == "leave" else "sessions are paused then"
+            typer.echo(f"Torpor is at {url}. Ctrl-C stops it; {then}.", err=True)
 
         await serve_api(settings, places, report=shown.report, listening=listening)

@@ -190,4 +190,5 @@ async def first_of(*works: Coroutine[Any, Any, int | None]) -> int | None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return done.pop().result()
+    # Of several, the first of them has the most to say.
+    return next(task for task in tasks if task in done).result()

@@ -160,6 +160,8 @@ def print_plan(made: "Plan", *, done: bool) -> None:
         out.print(table)
     verb = "are" if done else "would be"
     out.print(f"{size(made.before - made.after)} {verb} free; {size(made.after)} stay.")
+    if made.left_alone:
+        out.print(f"{len(made.left_alone)} are sessions' own, and were left alone.")
     if made.exceeds:
         out.print(
             f"That is {size(made.exceeds)} more than asked for: what must stay takes it.",

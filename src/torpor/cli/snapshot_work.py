@@ -5,8 +5,8 @@ Imports are inside: a command that only reads usage needs none of this.
 
 import asyncio
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from torpor.settings import Places
-    from torpor.vm import Accelerator, Manifest, Store
+    from torpor.vm import Accelerator, Manifest, SnapshotError, Store
 
 
 async def rows(places: "Places") -> list[dict[str, Any]]:
@@ -122,6 +122,10 @@ async def removed(
             with suppress(SnapshotError):  # damaged ones can be removed as well
                 if not force and is_kept(store, snapshot):
                     raise typer.BadParameter(f"{snapshot} is to be kept; --force removes it")
+        owned = await _owned(places, store)
+        for snapshot in snapshots:
+            if snapshot in owned:
+                raise _of_session(snapshot, owned[snapshot])
         used = used_in(store)
         before = unshared_bytes(store_files(store.root))
         reports = []
@@ -199,7 +203,8 @@ async def pruned(places: "Places", policy: Any, *, dry_run: bool) -> Any:
     async with _to_change(places) as store:
         used = used_in(store)
         held = await asyncio.to_thread(held_elsewhere, store, used)
-        made = plan(list(standing(store)), policy, datetime.now(UTC), held)
+        owned = await _owned(places, store)
+        made = plan(list(standing(store)), policy, datetime.now(UTC), held, owned)
         if not dry_run:
             for removal in made.removals:
                 await asyncio.to_thread(store.remove, removal.id)
@@ -236,10 +241,44 @@ def _known(places: "Places", snapshot: str) -> "Store":
     return store
 
 
-def _to_change(places: "Places") -> Any:
+@asynccontextmanager
+async def _to_change(places: "Places") -> AsyncIterator["Store"]:
+    from torpor.settings.presence import presence
+    from torpor.vm import HostError
     from torpor.vm.home import opened_store
 
-    return opened_store(places.home, _golden(places))
+    serving = presence(places.home)
+    if serving is not None:
+        raise HostError(
+            f"A Torpor server (process {serving.pid}, at {serving.url}) has {places.home} open, and"
+            " looks after the snapshots in it.",
+            state="Nothing was changed.",
+            todo="`torpor rm` removes a session, or one of its checkpoints, and what nothing needs"
+            " then. For anything else stop the server first: its machines run on.",
+        )
+    async with opened_store(places.home, _golden(places)) as store:
+        yield store
+
+
+async def _owned(places: "Places", store: "Store") -> dict[str, str]:
+    """Return the snapshots that sessions have, each with its session's name."""
+    from torpor.sessions.owned import owned_snapshots
+    from torpor.settings import load_settings
+    from torpor.store.database import sqlite_file
+
+    return await owned_snapshots(store, sqlite_file(load_settings({}).database_url(places)))
+
+
+def _of_session(snapshot: str, session: str) -> "SnapshotError":
+    from torpor.vm import SnapshotError
+
+    return SnapshotError(
+        f"Snapshot {snapshot} is one of session {session}.",
+        state="Nothing was removed.",
+        todo=f"With `torpor serve` running, `torpor rm {session}` removes the session with all that"
+        f" it has, and with --checkpoint ID one checkpoint; `torpor tree {session}` shows them, and"
+        " `torpor checkpoint` makes one, so that an older one can go.",
+    )
 
 
 async def _accelerator(places: "Places") -> "Accelerator | None":

@@ -8,7 +8,7 @@ import sys
 import termios
 import tty
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 
 SAVE, RESTORE = b"\x1b7", b"\x1b8"
@@ -37,8 +37,10 @@ def raw(descriptor: int) -> Iterator[None]:
         tty.setraw(descriptor)
         yield
     finally:
-        # What was pressed and not yet read was meant for the other end, not for a shell here.
-        termios.tcsetattr(descriptor, termios.TCSAFLUSH, before)
+        # What was pressed and not yet read was meant for the other end, not for a shell here. A
+        # terminal that has gone away (its window was closed) has nothing to be put back.
+        with suppress(termios.error):
+            termios.tcsetattr(descriptor, termios.TCSAFLUSH, before)
 
 
 class Key(Enum):

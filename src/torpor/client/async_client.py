@@ -96,6 +96,7 @@ class AsyncClient:
     list_tokens = async_method(service.list_tokens)
     create_token = async_method(service.create_token)
     revoke_token = async_method(service.revoke_token)
+    back_up = async_pieces_method(service.back_up)
     health = async_method(service.health)
     readiness = async_method(service.readiness)
     metrics = async_method(service.metrics)

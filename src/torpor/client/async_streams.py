@@ -11,6 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from torpor.client import exec_stream, sockets
 from torpor.client.errors import ClientError, UnreachableError
 from torpor.client.exec_stream import (
+    FIRST_PATIENCE,
     INPUT_PIECE,
     Disconnected,
     Exit,
@@ -73,24 +74,22 @@ class AsyncExecStream:
         unsure = self._unsure.lost(time.monotonic())
         yield Disconnected(sockets.said(closed))
         try:
-            await self._put(await self._reconnected())
+            await self._put(await self._found(self._patience))
         except ClientError:
             await self.close()
             raise
         yield Reconnected(unsure)
 
-    async def _reconnected(self) -> ClientConnection:
-        outage = Outage(self._patience)
-        failed: ClientError = UnreachableError(self._target.url, "the stream was closed", sent=True)
-        while (wait := outage.wait(time.monotonic())) is not None:
-            await asyncio.sleep(wait)
+    async def _found(self, patience: float | None) -> ClientConnection:
+        outage = Outage(patience)
+        while True:
             try:
                 return await self._open()
             except ClientError as error:
-                failed = error
-                if not passes(error):
-                    break
-        raise failed
+                wait = outage.wait(time.monotonic()) if passes(error) else None
+                if wait is None:
+                    raise
+            await asyncio.sleep(wait)
 
     async def _open(self) -> ClientConnection:
         where = exec_stream.stream_path(self._session, self.exec_id, self._reading.seq)
@@ -154,7 +153,7 @@ class AsyncExecStream:
             await self._socket.close()
 
     async def __aenter__(self) -> "AsyncExecStream":
-        await self._put(await self._open())
+        await self._put(await self._found(FIRST_PATIENCE))
         return self
 
     async def __aexit__(

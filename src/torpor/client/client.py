@@ -94,6 +94,7 @@ class Client:
     list_tokens = method(service.list_tokens)
     create_token = method(service.create_token)
     revoke_token = method(service.revoke_token)
+    back_up = pieces_method(service.back_up)
     health = method(service.health)
     readiness = method(service.readiness)
     metrics = method(service.metrics)

@@ -20,6 +20,8 @@ from torpor.client.machine_records import Terminal, status_of
 HEAD = struct.Struct(">BQ")
 SOURCES: dict[int, Literal["stdout", "stderr"]] = {1: "stdout", 2: "stderr"}
 LARGEST_FRAME = 16 << 20
+FIRST_PATIENCE = 2.0
+"""Seconds for which a stream is tried to be opened at first, whatever follows."""
 INPUT_PIECE = 64 << 10
 """Bytes of input that are sent in one frame."""
 UNSURE_SECONDS = 5.0

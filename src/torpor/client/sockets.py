@@ -8,8 +8,9 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from torpor.client.errors import ClientError, UnreachableError, api_error, told_error
 from torpor.client.exec_stream import LARGEST_FRAME
 from torpor.client.target import Target
-from torpor.client.transport import CONNECT_SECONDS
 
+OPEN_SECONDS = 30.0
+"""How long opening a stream may take: the server looks up the session, and may be busy."""
 REFUSED = 4000
 """From here on a close code is an application's own: 4000 and the status that HTTP would have."""
 
@@ -19,7 +20,7 @@ def settings(target: Target) -> dict[str, Any]:
     return {
         "additional_headers": target.headers,
         "user_agent_header": "torpor",
-        "open_timeout": CONNECT_SECONDS,
+        "open_timeout": OPEN_SECONDS,
         "max_size": LARGEST_FRAME,
         # Most of it is small, and what is large is not text.
         "compression": None,

@@ -11,6 +11,7 @@ from websockets.sync.client import ClientConnection, connect
 from torpor.client import exec_stream, sockets
 from torpor.client.errors import ClientError, UnreachableError
 from torpor.client.exec_stream import (
+    FIRST_PATIENCE,
     INPUT_PIECE,
     Disconnected,
     Exit,
@@ -71,24 +72,22 @@ class ExecStream:
         unsure = self._unsure.lost(time.monotonic())
         yield Disconnected(sockets.said(closed))
         try:
-            self._put(self._reconnected())
+            self._put(self._found(self._patience))
         except ClientError:
             self.close()
             raise
         yield Reconnected(unsure)
 
-    def _reconnected(self) -> ClientConnection:
-        outage = Outage(self._patience)
-        failed: ClientError = UnreachableError(self._target.url, "the stream was closed", sent=True)
-        while (wait := outage.wait(time.monotonic())) is not None:
-            time.sleep(wait)
+    def _found(self, patience: float | None) -> ClientConnection:
+        outage = Outage(patience)
+        while True:
             try:
                 return self._open()
             except ClientError as error:
-                failed = error
-                if not passes(error):
-                    break
-        raise failed
+                wait = outage.wait(time.monotonic()) if passes(error) else None
+                if wait is None:
+                    raise
+            time.sleep(wait)
 
     def _open(self) -> ClientConnection:
         where = exec_stream.stream_path(self._session, self.exec_id, self._reading.seq)
@@ -152,7 +151,7 @@ class ExecStream:
             self._socket.close()
 
     def __enter__(self) -> "ExecStream":
-        self._put(self._open())
+        self._put(self._found(FIRST_PATIENCE))
         return self
 
     def __exit__(

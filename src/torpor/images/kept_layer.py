@@ -1,7 +1,8 @@
 """A layer as it is kept: a plain tar archive, the contents of its large files beside it.
 
 Who unpacks the archive makes those files empty, and they are put in their places afterwards. So a
-large file is written once and not twice, and its holes stay holes.
+large file is written once and not twice, nobody but the check reads its content, and its holes stay
+holes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from torpor.images.tar_stream import BLOCK, Entry
 
 APART = "apart"
 """The directory of the large files in a layout that is kept."""
-LARGE = 16 << 20
+LARGE = 64 << 10
+"""From this size on a file is large. In the default image one file in fifteen is, and they have
+three quarters of all content; each costs a header of our own and a rename (docs/decisions/0049)."""
 HOLE = 64 << 10
 ZEROS = bytes(HOLE)
 

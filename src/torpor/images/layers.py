@@ -13,11 +13,14 @@ import hashlib
 import json
 import subprocess
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from torpor.images.ahead import ahead
 from torpor.images.confine import Room, confined
 from torpor.images.errors import HostileImageError
 from torpor.images.kept_layer import APART, KeptLayer
@@ -38,6 +41,7 @@ from torpor.images.tar_stream import Reader, entries
 PLAIN_LAYER = "application/vnd.oci.image.layer.v1.tar"
 ZSTD_MEMORY = "256MB"
 """The window that zstd may ask for; its own default is 128 MiB."""
+REPORT_S = 0.1
 NAME = "image"
 """What the image is called in the layout that is kept."""
 
@@ -99,9 +103,14 @@ async def keep_layers(
     """
     stopped = threading.Event()
     loop = asyncio.get_running_loop()
+    due = 0.0
 
     def told(step: Step) -> None:
-        loop.call_soon_threadsafe(report, step)
+        # Each wakes the loop, and the check waits for Python's lock meanwhile.
+        nonlocal due
+        if (now := time.monotonic()) >= due:
+            due = now + REPORT_S
+            loop.call_soon_threadsafe(report, step)
 
     work = asyncio.ensure_future(
         asyncio.to_thread(_keep, sources, out, limits, told, stopped.is_set, whiteouts=whiteouts)
@@ -134,9 +143,12 @@ def _keep(
     digests: list[str] = []
     for number, source in enumerate(sources):
         plain = hashlib.sha256()
-        content = _passed(source.chunks(), limits.unpacked_bytes, unpacked, plain, report, stopped)
         try:
-            with KeptLayer(blobs / "new", out / APART, number) as layer:
+            with (
+                closing(ahead(source.chunks())) as chunks,
+                KeptLayer(blobs / "new", out / APART, number) as layer,
+            ):
+                content = _passed(chunks, limits.unpacked_bytes, unpacked, plain, report, stopped)
                 reader = Reader(content, layer.write)
                 for entry in entries(reader):
                     tree.add(entry, number, layer.begin(entry))

@@ -188,7 +188,7 @@ def _check_sum(block: bytes) -> None:
     rest = block[:148] + b" " * 8 + block[156:]
     total = sum(rest)
     # Some tars of old summed signed bytes.
-    if wanted not in (total, total - 256 * sum(byte > 127 for byte in rest)):
+    if wanted != total and wanted != total - 256 * sum(byte > 127 for byte in rest):
         raise _broken("a header's checksum is wrong")
 
 

@@ -31,6 +31,7 @@ from torpor.images.layers import NAME, Limits
 from torpor.images.programs import find_program
 from torpor.images.progress import Report, Step
 from torpor.images.stages import Building
+from torpor.vm.store import fsync
 
 EARLIEST, LATEST = -(1 << 31), (1 << 31) - 1
 """What mke2fs writes of a file's time: 32 bits, in seconds (e2fsprogs 1.47)."""
@@ -72,7 +73,7 @@ async def make_disk(
     work = building.path / "work"
     give(work)
     if (kept / APART).exists():
-        _give_apart(kept / APART, work / APART)
+        await asyncio.to_thread(_give_apart, kept / APART, work / APART)
     report(Step("unpacking"))
     said: list[str] = []
     room = Room(work, max(limits.unpacked_bytes, 1 << 30), {"/layout": kept})
@@ -101,6 +102,8 @@ async def make_disk(
     report(Step("reading the root disk"))
     async with asyncio.TaskGroup() as group:
         digest = group.create_task(asyncio.to_thread(disk_digest, out))
+        # It is to be forced to the host's disk in any case: so it is on its way meanwhile.
+        group.create_task(asyncio.to_thread(fsync, out))
         group.create_task(asyncio.to_thread(shutil.rmtree, work))
     return replace(disk, digest=digest.result())
 

@@ -1,179 +1,216 @@
-"""What Torpor does, told as a short story with a real machine."""
+"""What Torpor does, told as a short story: a user's way through the API, with a real machine."""
 
-import asyncio
 import time
-from contextlib import AsyncExitStack
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from torpor.images import Report, Step
-from torpor.lab.checks.counter import Line, around, last_line, parse, start_counter
-from torpor.lab.laboratory import Laboratory, laboratory
-from torpor.lab.probes import Process, find_process, program_text, read_lines, until
-from torpor.settings import Places
-from torpor.vm import MIB, Machine, VmError, Wanted
+from torpor.client import Client, Session, Tree
+from torpor.lab.checks.counter import Line, around, parse
+from torpor.lab.probes import program_text
 
-LOG = "/srv/counter.log"
-FIRST_LINES = 4
-PAUSE = 10
+NAME = "demo"
+OURS = {"made-by": "torpor-demo"}
+"""The label of what the demo makes: the next one removes what the last one left."""
+SCRIPT, LOG = "/root/counter.sh", "/root/counter.log"
+FIRST_LINES = 3
+PAUSE = 6
 """Seconds that the machine does not exist."""
 ALONE = 4
-"""Seconds that one of the forks is frozen while the others count on."""
+"""Seconds that one of the forks is paused while the others count on."""
+LONG = 30.0
+MIB = 1 << 20
+
+Draw = Callable[[Tree], RenderableType]
+"""How a session's tree is drawn."""
 
 
-async def tell(places: Places, console: Console) -> None:
-    """Freeze, thaw and fork a machine, and print what happens. Raises ImageError, VmError."""
-    async with AsyncExitStack() as stack:
-        opening = laboratory(places, _steps(console))
-        with console.status("Opening a laboratory"):
-            lab = await stack.enter_async_context(opening)
-        began = time.monotonic()
-        console.rule("Torpor: one machine, frozen, thawed and forked", align="left")
-        machine, counter = await _start(lab, console)
-        machine = await _pause(lab, console, machine, counter)
-        await _fork(lab, console, machine)
-    console.print(
-        f"\nThat took {time.monotonic() - began:.0f} s, and all machines are gone again. Next: "
-        "[bold]torpor lab proof[/] checks this and more, again and again; README.md says where to "
-        "read on."
+@dataclass(frozen=True)
+class Telling:
+    """Where the story is told, about which server, and how its ``program`` is typed here."""
+
+    client: Client
+    console: Console
+    draw: Draw
+    program: str
+
+    def say(self, text: str) -> None:
+        """Print a paragraph, in Rich's markup."""
+        self.console.print(text)
+
+    def chapter(self, title: str) -> None:
+        """Begin a chapter."""
+        self.console.print(f"\n[bold]{title}[/]\n")
+
+    def command(self, text: str) -> None:
+        """Show what a user would type."""
+        self.console.print(f"    [cyan]$ {self.program} {escape(text)}[/]\n", soft_wrap=True)
+
+    def lines(self, session: str) -> list[Line]:
+        """Return the counter's log in a session; that wakes it if it is paused."""
+        return parse(self.client.run(session, ["cat", LOG]).stdout.decode().splitlines())
+
+
+def tell(client: Client, console: Console, draw: Draw, program: str = "torpor") -> None:
+    """Make a session, pause it, wake it and fork it, and leave it there. Raises ClientError."""
+    here = Telling(client, console, draw, program)
+    began = time.monotonic()
+    with console.status("Removing what an earlier demo has left"):
+        _tidy(client)
+    console.rule("Torpor: a session, paused, woken and forked", align="left")
+    session = _create(here)
+    _pause(here, session)
+    _fork(here, session)
+    _leave(here, session, time.monotonic() - began)
+
+
+def _tidy(client: Client) -> None:
+    for each in client.list_sessions(status="ALL", labels=OURS, limit=200).items:
+        if each.status != "DESTROYED":
+            client.destroy_session(each.id)
+
+
+def _create(here: Telling) -> Session:
+    here.chapter("1. A session")
+    here.command(f"create {NAME}")
+    since = time.monotonic()
+    with here.console.status("The first one of an image waits until the image is made"):
+        session = here.client.create_session(NAME, labels=OURS, wait=True)
+    took = time.monotonic() - since
+    here.say(
+        f"Ready after {took:.2f} s: a machine of its own ({session.size}), with its own Linux. It "
+        "did not boot, it was thawed from a snapshot of a booted one. In it we start a shell loop:"
+        "\n"
     )
-
-
-async def _start(lab: Laboratory, console: Console) -> tuple[Machine, Process]:
-    _chapter(console, "1. A machine")
-    with console.status("Thawing"):
-        since = time.monotonic()
-        machine = await lab.machine("demo")
-        took = time.monotonic() - since
-    how = {"tcg": "software emulation", "kvm": "KVM"}[lab.maker.accelerator.name]
-    console.print(
-        f"A machine with its own Linux ({lab.shape}, {how}) was ready {took:.2f} s after it was "
-        "asked for: it did not boot, it was thawed from a snapshot of a booted one. In it now "
-        "runs a shell loop:\n"
-    )
-    for code in program_text("counter.sh").splitlines():
+    script = program_text("counter.sh")
+    here.client.write_file(session.id, SCRIPT, script.encode())
+    here.client.start_exec(session.id, ["/bin/sh", SCRIPT, LOG, "1"])
+    for code in script.splitlines():
         if not code.startswith("#"):
-            console.print(f"    [cyan]{escape(code)}[/]")
-    console.print(
+            here.say(f"    [cyan]{escape(code)}[/]")
+    here.say(
         "\nThe number is in a variable of that shell, and nowhere else. Nothing ever reads the log "
         "back:\n"
     )
-    counter = (await start_counter(machine, LOG, 1.0)).process
     shown = 0
     while shown < FIRST_LINES:
-        await last_line(machine, LOG, shown)
-        lines = parse(await read_lines(machine, LOG))
+        lines = _grown(here, session.id, shown)
         for line in lines[shown:]:
-            console.print(f"    {line}")
+            here.say(f"    {line}")
         shown = len(lines)
-    return machine, counter
+    return session
 
 
-async def _pause(lab: Laboratory, console: Console, machine: Machine, counter: Process) -> Machine:
-    _chapter(console, "2. Freeze")
-    pid = machine.pid
-    boot_id = machine.record.guest_boot_id
+def _grown(here: Telling, session: str, count: int) -> list[Line]:
+    """Return the log of a session as soon as it has more than ``count`` lines."""
+    deadline = time.monotonic() + LONG
+    while True:
+        ran = here.client.run(session, ["sh", "-c", f"cat {LOG} 2>/dev/null"])
+        lines = parse(ran.stdout.decode().splitlines())
+        if len(lines) > count:
+            return lines
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the counter in {session} does not count")
+        time.sleep(0.3)
+
+
+def _pause(here: Telling, session: Session) -> None:
+    here.chapter("2. Pause")
+    here.command(f"pause {NAME}")
     since = time.monotonic()
-    frozen = await lab.host.freeze(machine, Wanted("stop"))
+    here.client.pause_session(session.id)
     took = time.monotonic() - since
     began = time.time_ns()
-    gone = "is gone" if not Path(f"/proc/{pid}").exists() else "IS STILL THERE"
-    console.print(
-        f"Frozen in {took:.2f} s. All that it was beyond the snapshot that it came from is "
-        f"{frozen.manifest.stored_bytes / MIB:.0f} MiB on disk. Its process on this host "
-        f"(PID {pid}) {gone}; nothing of it runs. {PAUSE} s pass."
+    stored = sum(each.stored_bytes for each in here.client.get_tree(session.id).nodes)
+    here.say(
+        f"Paused in {took:.2f} s. Nothing of it runs any more; all that it was, beyond what it "
+        f"started from, is {stored / MIB:.0f} MiB on disk. {PAUSE} s pass."
     )
-    with console.status("The machine does not exist"):
-        await asyncio.sleep(PAUSE)
-    _chapter(console, "3. Thaw")
+    with here.console.status("There is no machine"):
+        time.sleep(PAUSE)
+    here.chapter("3. Use it, and it is there")
+    here.command(f"exec {NAME} -- cat {LOG}")
     since = time.monotonic()
-    machine = await lab.host.thaw(frozen.manifest.id)
+    lines = here.lines(session.id)
     took = time.monotonic() - since
-    before, after = await until(lambda: _around(machine, began), "the counter to go on")
-    same = await find_process(machine, counter.pid) == counter
-    same_boot = boot_id == machine.record.guest_boot_id
-    console.print(
-        f"Thawed and ready in {took:.2f} s. The log, around the pause:\n\n"
-        f"    [bold green]{before}[/]\n"
-        f"    [bold green]{after}[/]\n\n"
-        f"The next number, {_seconds(before, after)} s later. "
-        f"{'The same process' if same else 'ANOTHER PROCESS'} (PID {counter.pid} in the machine), "
-        f"{'the same boot' if same_boot else 'ANOTHER BOOT'}: it went on from the instruction "
+    lines = lines if _reaches(lines, began) else _grown(here, session.id, len(lines))
+    before, after = around(lines, began)
+    same = here.client.get_session(session.id).boot_id == session.boot_id
+    here.say(
+        f"The first use has woken it: the answer came after {took:.2f} s. Its log, around the "
+        f"pause:\n\n    [bold green]{before}[/]\n    [bold green]{after}[/]\n\n"
+        f"The next number, {(after.second - before.second) % 86_400} s later, in "
+        f"{'the same boot' if same else 'ANOTHER BOOT'}: the loop went on from the instruction "
         "where it stood."
     )
-    return machine
 
 
-def _seconds(before: Line, after: Line) -> int:
-    return (after.second - before.second) % 86_400
-
-
-async def _around(machine: Machine, began: int) -> tuple[Line, Line] | None:
+def _reaches(lines: list[Line], began: int) -> bool:
     try:
-        return around(parse(await read_lines(machine, LOG)), began)
+        around(lines, began)
     except ValueError:  # the line after the pause is not there yet
-        return None
+        return False
+    return True
 
 
-async def _fork(lab: Laboratory, console: Console, parent: Machine) -> None:
-    _chapter(console, "4. Fork")
+def _fork(here: Telling, session: Session) -> None:
+    here.chapter("4. Fork")
+    here.command(f"fork {NAME} --count 2")
     since = time.monotonic()
-    forked = await lab.host.fork(parent, 2)
+    forked = here.client.fork_session(session.id, count=2)
+    if forked.failures:
+        raise forked.failures[0].error
+    children = forked.sessions
+    for child in children:
+        _grown(here, child.id, 0)
     took = time.monotonic() - since
-    machines = {"the first": parent}
-    for number, child in enumerate(forked.children, 1):
-        if isinstance(child, VmError):
-            raise child
-        machines[f"fork {number}"] = child
-    last = min([(await last_line(each, LOG)).n for each in machines.values()])
-    console.print(
-        f"Two copies of the running machine were ready {took:.2f} s later; it went on itself after "
-        f"{forked.frozen.times.still:.2f} s. Fork 1 is now frozen alone for {ALONE} s and thawed; "
-        "the others do not notice.\n"
+    here.say(
+        f"Two more sessions answered {took:.2f} s later, and the first runs on. The first fork is "
+        f"now paused alone for {ALONE} s; the others do not notice.\n"
     )
-    with console.status("Three machines count"):
-        for each in machines.values():
-            await last_line(each, LOG, last + 1)
-        frozen = await lab.host.freeze(machines["fork 1"], Wanted("stop"))
-        await asyncio.sleep(ALONE)
-        machines["fork 1"] = await lab.host.thaw(frozen.manifest.id)
-        await last_line(machines["fork 1"], LOG, (await last_line(machines["fork 1"], LOG)).n)
-        logs = {name: parse(await read_lines(each, LOG)) for name, each in machines.items()}
-    console.print(_side_by_side(logs))
-    console.print(
-        "\nOne past, then three lives: the same process in all three counted on from the same "
-        "number."
+    with here.console.status("Three machines count"):
+        here.client.pause_session(children[0].id)
+        time.sleep(ALONE)
+        three = {each.name: here.lines(each.id) for each in (session, *children)}
+        _grown(here, children[0].id, len(three[children[0].name]))
+        three = {each.name: here.lines(each.id) for each in (session, *children)}
+    here.console.print(_side_by_side(three))
+    here.say(
+        "\nOne past, then three lives: the same loop in all three counted on from the same number."
     )
 
 
 def _side_by_side(logs: dict[str, list[Line]]) -> Table:
-    """Return the logs of all machines, from one line before the last that they share."""
+    """Return the logs of all sessions, from one line before the last that they share."""
     times = [{line.n: line.time for line in lines} for lines in logs.values()]
     shared = [n for n in times[0] if len({each.get(n) for each in times}) == 1]
     table = Table(box=None, padding=(0, 0, 0, 4))
     table.add_column("n", justify="right")
     for name in logs:
         table.add_column(name)
-    for n in range(max([1, *shared]) - 1 or 1, max(map(max, times)) + 1):
+    for n in range(max(max([1, *shared]) - 1, 1), max(map(max, times)) + 1):
         style = "dim" if n in shared else ""
         table.add_row(str(n), *(each.get(n, "") for each in times), style=style)
     return table
 
 
-def _chapter(console: Console, title: str) -> None:
-    console.print(f"\n[bold]{title}[/]\n")
-
-
-def _steps(console: Console) -> Report:
-    """Return a report that prints each step of the set-up once; none is left as a rule."""
-    seen: set[str] = set()
-
-    def report(step: Step) -> None:
-        if step.name not in seen:
-            seen.add(step.name)
-            console.print(f"[dim]{escape(step.name)}[/]")
-
-    return report
+def _leave(here: Telling, session: Session, seconds: float) -> None:
+    here.chapter("5. It is yours")
+    here.command(f"tree {NAME}")
+    tree = here.client.get_tree(session.id)
+    here.console.print(here.draw(tree), soft_wrap=True)
+    names = [NAME, *(each.name for each in tree.children)]
+    here.say(f"\nThat took {seconds:.0f} s. All three sessions are still there. Try:\n")
+    for text, what in (
+        (f"shell {NAME}", "a terminal in it; pause it meanwhile: the terminal waits"),
+        (f"exec {NAME} -- tail -n 3 {LOG}", "it counts on"),
+        (f"checkpoint {NAME}", f"a place to come back to: {here.program} rollback"),
+        ("list", "all sessions; one that is not used pauses by itself"),
+        (f"rm {' '.join(names)}", "remove what this has made"),
+    ):
+        here.console.print(
+            f"    [cyan]{here.program} {escape(text)}[/]  [dim]# {escape(what)}[/]", soft_wrap=True
+        )

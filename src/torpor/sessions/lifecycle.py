@@ -42,6 +42,8 @@ from torpor.vm.new_snapshot import new_id
 RUNS = (Status.READY, Status.DETACHED)
 IDLE = "idle"
 """The reason of a pause that nobody asked for: it is not done if somebody uses the session now."""
+STOP = "server_stop"
+"""The reason of the pauses with which a server ends that is to freeze what runs."""
 GONE = (Status.DESTROYED, Status.DESTROYING)
 AT_ONCE = 4
 """Machines that are started at the same time; more would only wait for each other."""
@@ -262,7 +264,7 @@ class Lifecycle:
                 return session
             if session.status is not Status.PAUSED:
                 check_runs(session, "paused")
-                if session.keep_warm:
+                if session.keep_warm and reason != STOP:
                     raise ConflictError(
                         f"Session {session.name} is kept warm.",
                         state="It runs on.",

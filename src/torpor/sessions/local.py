@@ -22,6 +22,7 @@ from torpor.vm import (
     Manifest,
     SnapshotError,
     Statistics,
+    Store,
     VmError,
     Wanted,
 )
@@ -56,6 +57,11 @@ class LocalHost:
         """
         made = await maker(cache, report)
         return cls(made, await made.open_host(home))
+
+    @property
+    def store(self) -> Store:
+        """The snapshots of this host, for who copies them on this computer."""
+        return self._host.store
 
     async def close(self) -> None:
         """Let go of the machines, which run on."""

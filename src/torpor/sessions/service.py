@@ -1,15 +1,24 @@
 """The service: all that can be done with sessions, opened on a database and a host."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
-from torpor.sessions.errors import ConflictError
+from torpor.sessions.errors import ConflictError, SessionError
 from torpor.sessions.events import Events
 from torpor.sessions.execs import Execs
 from torpor.sessions.hosts import Facts, MachineHost
-from torpor.sessions.lifecycle import RUNS, Defaults, Lifecycle, check_there, name_taken, no_session
+from torpor.sessions.lifecycle import (
+    RUNS,
+    STOP,
+    Defaults,
+    Lifecycle,
+    check_there,
+    name_taken,
+    no_session,
+)
 from torpor.sessions.lineage import Lineage
 from torpor.sessions.lives import Lives
 from torpor.sessions.model import (
@@ -36,12 +45,14 @@ from torpor.store import samples as samples_table
 from torpor.store import sessions as table
 from torpor.store import snapshots as snapshots_table
 from torpor.store.database import Database
-from torpor.store.errors import NameTakenError
+from torpor.store.errors import NameTakenError, StoreError
 from torpor.store.paging import Page
 from torpor.store.records import Event, Sample, Session, Snapshot, Status
 from torpor.store.sessions import SessionQuery
 from torpor.store.ulids import Ulids
 from torpor.vm import Statistics
+
+logger = logging.getLogger("torpor.sessions")
 
 FEWEST_CHARACTERS = 4
 """Characters of an id by which a session can be called, if no other one's begins so."""
@@ -117,31 +128,42 @@ class Sessions:
         self.report = await reconciler.run()
         self._watching = asyncio.create_task(self._watch.run(), name="watch over the sessions")
 
-    async def close(self, *, freeze: bool = False) -> None:
-        """Let go of all sessions: leave their machines running, or ``freeze`` them first, durably.
+    async def close(
+        self, *, freeze: bool = False, enough: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Let go of all sessions: leave their machines running, or ``freeze`` them first, durably,
+        those that are kept warm too.
 
-        One that cannot be frozen runs on. What is under way is waited for.
+        One that cannot be frozen runs on, and so do those whose turn has not come when ``enough``
+        returns True. What is under way is waited for.
         """
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         await self._lifecycle.stop_provisioning()
         if freeze:
-            await self._freeze_all()
+            await self._freeze_all(enough)
         await self._tasks.close()
 
-    async def _freeze_all(self) -> None:
+    async def _freeze_all(self, enough: Callable[[], bool]) -> None:
         async with self._database.read() as conn:
             running = await table.with_status(conn, RUNS)
         at_once = asyncio.Semaphore(4)
 
         async def freeze(session: Session) -> None:
             async with at_once:
-                await self._lifecycle.pause(
-                    session.id, SYSTEM, durable=True, reason="server_stop", key=None
-                )
+                if enough():
+                    return
+                try:
+                    await self._lifecycle.pause(
+                        session.id, SYSTEM, durable=True, reason=STOP, key=None
+                    )
+                except (SessionError, StoreError) as error:
+                    logger.warning("session %s runs on: %s", session.name, error)
 
-        await asyncio.gather(*map(freeze, running), return_exceptions=True)
+        async with asyncio.TaskGroup() as group:
+            for session in running:
+                group.create_task(freeze(session), name=f"freezing {session.id}")
 
     # Finding
 
@@ -304,6 +326,16 @@ class Sessions:
                 source = await snapshots_table.get(conn, found.snapshot)  # what it was forked from
                 rows = [source, *rows] if source is not None else rows
         return [row for row in reversed(rows) if row.status == "READY"]
+
+    def snapshots_held(
+        self, note: Callable[[], Awaitable[None]]
+    ) -> AbstractAsyncContextManager[None]:
+        """See :meth:`Snapshots.held`."""
+        return self._snapshots.held(note)
+
+    async def durable(self, snapshot: str) -> None:
+        """See :meth:`Snapshots.durable`."""
+        await self._snapshots.durable(snapshot)
 
     # Using
 

@@ -9,7 +9,9 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from torpor.sessions.errors import FailedError
@@ -41,6 +43,7 @@ class Snapshots:
         self._events = events
         self._tasks = tasks
         self._releasing = asyncio.Lock()
+        self._held: Counter[str] = Counter()
 
     async def note(
         self,
@@ -115,7 +118,7 @@ class Snapshots:
             for snapshot in candidates:
                 async with self._database.read() as conn:
                     row = await table.get(conn, snapshot)
-                    if row is None:
+                    if row is None or self._held[snapshot]:
                         continue
                     owner = await sessions.get(conn, row.session)
                     if needed(row, owner, await sessions.standing_on(conn, snapshot)):
@@ -132,6 +135,25 @@ class Snapshots:
             await self._host.remove(snapshot)
         except SnapshotError as error:
             logger.warning("snapshot %s stays for now: %s", snapshot, error)
+
+    @asynccontextmanager
+    async def held(self, note: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+        """Keep all snapshots that there are when ``note`` is awaited until the block ends, whether
+        or not anything needs them then."""
+        async with self._releasing:
+            await note()
+            async with self._database.read() as conn:
+                held = [row.id for row in await table.of_all(conn)]
+            self._held.update(held)
+        try:
+            yield
+        finally:
+            self._held.subtract(held)
+            self._held = +self._held
+            self._tasks.background(self._release_held(held), "snapshots that were held")
+
+    async def _release_held(self, held: list[str]) -> None:
+        await self.release(*held)
 
     async def release_all_of(self, session: str) -> None:
         """Remove those of a session's snapshots that nothing needs."""

@@ -126,6 +126,19 @@ def make_group(tree: Tree, name: str, limits: Limits) -> Group:
     return group
 
 
+def renew_limits(group: Group, limits: Limits) -> None:
+    """Set the limits of a group again. Raises OSError.
+
+    Whoever manages the tree may have taken the controllers from it and given them back while no
+    program of ours was there, as systemd does when it starts a unit anew: they come without limits.
+    """
+    for place in group.places:
+        version_2 = (place / "cgroup.controllers").exists()
+        for _, file, value, _ in _version_2(limits) if version_2 else _version_1(limits):
+            if (place / file).exists():
+                (place / file).write_text(value)
+
+
 def _version_2(limits: Limits) -> Iterator[tuple[str, str, str, bool]]:
     """Yield controller, file, value, and whether a kernel may lack the file."""
     yield "memory", "memory.max", str(limits.memory), False

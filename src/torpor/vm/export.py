@@ -10,10 +10,11 @@ import hashlib
 import io
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
 from torpor.vm.base import BLOCK, count_and_digest, data_blocks
@@ -25,6 +26,7 @@ from torpor.vm.exported import (
     Index,
     Piece,
     Trailer,
+    object_name,
     pack,
     read_exactly,
     read_next,
@@ -38,6 +40,8 @@ from torpor.vm.store import Store, fsync
 
 WORKERS = min(4, os.cpu_count() or 1)
 PARTIAL = ".partial"
+NONE = -1
+"""In place of the descriptor of a file that is not read."""
 
 Report = Callable[[str, int, int], None]
 """Is told what is being done, and how many of how many bytes."""
@@ -114,6 +118,27 @@ def export_stream(
         return source.write(out, resume=False)
 
 
+def export_part(
+    store: Store,
+    snapshot: str,
+    out: BinaryIO,
+    there: dict[str, int],
+    *,
+    report: Report = silent,
+    check: Callable[[], None] = lambda: None,
+) -> Exported:
+    """Write a durable snapshot that the target gets together with others.
+
+    ``there`` has the objects that it will have by then (:func:`torpor.vm.exported.object_name`),
+    and how many blocks of each are not all zeros: they are left out, unread. Those that were
+    written are added to it. Else as :func:`export_stream`.
+    """
+    with _Source.opened(store, snapshot, True, report, check, there) as source:
+        made = source.write(out, resume=False)
+        there.update(source.objects())
+        return made
+
+
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
@@ -139,6 +164,7 @@ class _Source:
         shared: bool,
         report: Report,
         check: Callable[[], None],
+        there: Mapping[str, int] = MappingProxyType({}),
     ) -> Iterator["_Source"]:
         """Open and verify all files of a snapshot; what is open stays, whoever removes it."""
         found, sums = store.durable_parts(snapshot)
@@ -151,6 +177,12 @@ class _Source:
             total, done = stored_bytes(path for _, path in needed), 0
             for name, path in needed:
                 if name == MANIFEST:
+                    continue
+                known = there.get(object_name(name, sums.files[name])) if "/" in name else None
+                if known is not None:
+                    digest, size = sums.files[name], path.stat().st_size
+                    files.append(File(named.get(name, name), size, known, digest, True))
+                    fds.append(NONE)
                     continue
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 stack.callback(os.close, fd)
@@ -165,6 +197,14 @@ class _Source:
                 files.append(File(named.get(name, name), size, blocks, digest, left_out))
                 fds.append(fd)
             yield cls(Index(manifest, tuple(files)), fds, report, check)
+
+    def objects(self) -> dict[str, int]:
+        """Return the bases and layers that are not left out, as :func:`export_part` has them."""
+        return {
+            object_name(file.name, file.sha256): file.blocks
+            for file in self._index.files
+            if "/" in file.name and not file.left_out
+        }
 
     def write(self, out: BinaryIO, *, resume: bool) -> Exported:
         """Write it all; with ``resume``, ``out`` can be read, and what stands in it may be kept."""

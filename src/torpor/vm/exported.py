@@ -23,9 +23,9 @@ from torpor.vm.errors import SnapshotError
 from torpor.vm.manifest import Manifest
 
 if sys.version_info >= (3, 14):
-    from compression import zstd
+    from compression import zstd as zstd
 else:
-    from backports import zstd
+    from backports import zstd as zstd
 
 VERSION = 1
 BLOCKS = 64
@@ -105,6 +105,13 @@ class Trailer:
     def write(self) -> bytes:
         """Return its bytes."""
         return _sealed(_TRAILER.pack(_TRAILER_MAGIC, self.pieces, self.sha256))
+
+
+def object_name(name: str, digest: str) -> str:
+    """Return what a base or layer is called that lies in a store by its content alone: ``name`` is
+    its store path, whatever it is called there."""
+    part, _, file = name.partition("/")
+    return f"{part}/{digest}.{file.rpartition('.')[2]}"
 
 
 class CutOffError(SnapshotError):

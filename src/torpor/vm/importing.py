@@ -29,6 +29,7 @@ from torpor.vm.exported import (
     File,
     Index,
     Piece,
+    object_name,
     read_beginning,
     read_exactly,
     read_next,
@@ -68,13 +69,15 @@ def import_snapshot(
     announce: Callable[[Manifest], None] = lambda _: None,
     report: Report = silent,
     check: Callable[[], None] = lambda: None,
+    everywhere: bool = True,
 ) -> Imported:
     """Add the snapshot in ``source``, a file or a pipe, to a store; it is durable then. Blocks.
 
     ``name`` is the id that it gets instead of its own. ``announce`` is told what comes, before any
-    of it does. ``check`` is called between pieces and may
-    raise; the same import goes on there later. Raises :exc:`SnapshotError` and OSError; the store's
-    snapshots are then as they were.
+    of it does. ``check`` is called between pieces and may raise; the same import goes on there
+    later. What the store has already is not written again: it is looked for ``everywhere``, or, in
+    a store of imported snapshots alone, by its name. Raises :exc:`SnapshotError` and OSError; the
+    store's snapshots are then as they were.
     """
     index, beginning = read_beginning(source)
     index = renamed(index, name)
@@ -86,7 +89,7 @@ def import_snapshot(
         shutil.rmtree(directory, ignore_errors=True)
         return Imported(index.manifest, already=True)
     _check_id(store, index.manifest.id)
-    shared = _find_shared(store, index, report)
+    shared = _find_shared(store, index, report, everywhere=everywhere)
     with _locked(directory):
         (directory / BEGINNING).write_bytes(write_beginning(index))
         arrival = _Arrival(store, index, directory, shared, check)
@@ -109,7 +112,7 @@ def remove_abandoned(store: Store) -> int:
 def _has(store: Store, index: Index) -> bool:
     """Whether the store has this very snapshot. Raises :exc:`SnapshotError` if it has another."""
     new = index.manifest
-    if new.id not in store.ids():
+    if not store.has(new.id):
         return False
     if not store.durable(new.id):  # an import was cut off in its very last step
         store.make_durable(new.id)
@@ -138,7 +141,9 @@ def _check_id(store: Store, snapshot: str) -> None:
     store.abandon(store.begin(snapshot))  # is it an id, and free?
 
 
-def _find_shared(store: Store, index: Index, report: Report) -> dict[str, Path]:
+def _find_shared(
+    store: Store, index: Index, report: Report, *, everywhere: bool
+) -> dict[str, Path]:
     """Return, by name, the files that the store or its golden snapshots have already.
 
     Raises :exc:`SnapshotError` if one is missing that was left out.
@@ -146,8 +151,9 @@ def _find_shared(store: Store, index: Index, report: Report) -> dict[str, Path]:
     wanted = [file for file in index.files if "/" in file.name]
     known: dict[str, list[Path]] = {file.sha256: [] for file in wanted}
     for file in wanted:
-        known[file.sha256] += [each.root / file.name for each in store.stores()]
-    for each in store.stores():
+        names = dict.fromkeys((file.name, object_name(file.name, file.sha256)))
+        known[file.sha256] += [each.root / name for each in store.stores() for name in names]
+    for each in store.stores() if everywhere else ():
         for snapshot in each.ids():
             with contextlib.suppress(SnapshotError, OSError):
                 sums = documents.read(Sums, each.root / "snapshots" / snapshot / SUMS)

@@ -10,15 +10,17 @@ from typing import Literal
 
 from torpor.vm import manifest as documents
 from torpor.vm.aftermath import Aftermath
-from torpor.vm.cgroups import Group
+from torpor.vm.cgroups import Group, renew_limits
 from torpor.vm.detach import detach_layer
 from torpor.vm.disk import Layer, node_name
 from torpor.vm.endings import Cause, cause_of, explain_end, read_log
 from torpor.vm.errors import MachineDiedError, VmError
 from torpor.vm.jail import end_all
 from torpor.vm.launch import TRACE
+from torpor.vm.limits import limits_for
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import RECORD, MachineRecord
+from torpor.vm.qemu import maps_read_only
 from torpor.vm.thaw import Site
 
 EXIT_LIMIT = 3.0
@@ -71,6 +73,8 @@ async def recover_machine(
         if not machine.running:
             raise await machine.wait_end()
         machine.update(ending=None)
+        if group is not None:
+            _renew_limits(group, record)
     except (VmError, OSError, TimeoutError) as error:
         # It may be ending just now, for a reboot too. One that stays and cannot be reached is of no
         # use to anybody; its disk is.
@@ -81,6 +85,13 @@ async def recover_machine(
         gone = Machine(directory, replace(machine.record, process=None), group=group)
         return await _succeed(site, aftermath, gone, f"it could not be adopted: {error}")
     return Recovered(directory.name, "adopted", "its process runs"), machine
+
+
+def _renew_limits(group: Group, record: MachineRecord) -> None:
+    sealed = record.base is None or not maps_read_only(record.accelerator.qemu_version)
+    limits = limits_for(record.shape, record.accelerator, record.top.size, sealed=sealed)
+    with contextlib.suppress(OSError):  # it runs on with those that it has
+        renew_limits(group, limits)
 
 
 async def _succeed(

@@ -8,7 +8,7 @@ snapshots share is counted once.
 import contextlib
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -60,12 +60,14 @@ class Removal:
 @dataclass(frozen=True)
 class Plan:
     """What a policy makes of a store. ``before`` and ``after`` are bytes of all snapshots;
-    ``exceeds`` says by how much what must stay is more than was allowed."""
+    ``exceeds`` says by how much what must stay is more than was allowed. ``left_alone`` are those
+    that were not judged."""
 
     removals: tuple[Removal, ...]
     before: int
     after: int
     exceeds: int
+    left_alone: tuple[str, ...] = ()
 
 
 def plan(
@@ -73,15 +75,18 @@ def plan(
     policy: Policy,
     now: datetime,
     held: Iterable[tuple[int, int]] = (),
+    owned: Collection[str] = (),
 ) -> Plan:
-    """Say which snapshots a policy removes. ``held`` are inodes that stay whatever goes.
+    """Say which snapshots a policy removes. ``held`` are inodes that stay whatever goes, ``owned``
+    snapshots that are somebody's who removes them himself: they are left alone.
 
     A line goes from a snapshot that no other one here came from back through its parents, as far as
     they are here. Pure: nothing is looked up or changed.
     """
     ordered = sorted(standing, key=lambda each: (each.created_at, each.id))
     newest = _newest_of_lines(ordered)
-    safe = {each.id for each in ordered if each.kept}
+    left_alone = tuple(each.id for each in ordered if each.id in owned)
+    safe = {each.id for each in ordered if each.kept}.union(left_alone)
     if not policy.newest_too:
         safe |= newest
     doomed: dict[str, str] = {}  # the oldest first
@@ -99,7 +104,7 @@ def plan(
         names = [each.id for each in ordered if each.id not in safe and each.id not in doomed]
         removals += _for_size(room, names, policy.most_bytes)
     exceeds = 0 if policy.most_bytes is None else max(0, room.taken - policy.most_bytes)
-    return Plan(tuple(removals), room.all, room.taken, exceeds)
+    return Plan(tuple(removals), room.all, room.taken, exceeds, left_alone)
 
 
 def _newest_of_lines(ordered: Sequence[Standing]) -> set[str]:

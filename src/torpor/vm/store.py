@@ -92,6 +92,10 @@ class Store:
         directory = self.root / "snapshots" / snapshot
         return directory if _ID.fullmatch(snapshot) and directory.is_dir() else None
 
+    def has(self, snapshot: str) -> bool:
+        """Whether this store has a snapshot, and not only the other one."""
+        return self._own_directory(snapshot) is not None
+
     def base(self, base: str) -> Path:
         """Return the file of a memory base. Raises :exc:`SnapshotError` if it is missing."""
         return self._object(f"bases/{base}.mem")

@@ -43,7 +43,7 @@ class CommandBody(Asked):
     argv: list[str] | None = Field(None, description=_ARGV, examples=[["uname", "-a"]])
     shell: str | None = Field(None, description=_SHELL, examples=["make test | tail -n 3"])
     env: dict[str, str] = Field({}, description=_ENV, examples=[{"CI": "1"}])
-    workdir: str | None = Field(None, description=_WORKDIR, examples=["/root"])
+    workdir: str | None = Field(None, description=_WORKDIR, examples=["/srv"])
     user: str | None = Field(None, description=_USER, examples=["nobody"])
 
     @model_validator(mode="after")

@@ -75,15 +75,15 @@ class Entries(Answered):
 class MoveBody(Asked):
     """From which name to which."""
 
-    from_: str = Field(alias="from", min_length=1, examples=["/root/report.tmp"])
-    to: str = Field(min_length=1, examples=["/root/report.txt"])
+    from_: str = Field(alias="from", min_length=1, examples=["/srv/report.tmp"])
+    to: str = Field(min_length=1, examples=["/srv/report.txt"])
     replace: bool = Field(True, description="Whether what has the new name is replaced.")
 
 
 class DirectoryBody(Asked):
     """A directory that is to be."""
 
-    path: str = Field(min_length=1, examples=["/root/results"])
+    path: str = Field(min_length=1, examples=["/srv/results"])
     mode: str = Field(
         "0755", pattern="^[0-7]{3,4}$", description="Its permission bits, in octal digits."
     )
@@ -102,7 +102,7 @@ class LinkBody(Asked):
 class ChangeBody(Asked):
     """What of a file is to be different."""
 
-    path: str = Field(min_length=1, examples=["/root/run.sh"])
+    path: str = Field(min_length=1, examples=["/srv/run.sh"])
     mode: str | None = Field(None, pattern="^[0-7]{3,4}$", examples=["0755"])
     owner: str | None = Field(None, description="`user` or `user:group`.", examples=["nobody"])
     size: int | None = Field(None, ge=0, description="Cut or lengthen it to this many bytes.")

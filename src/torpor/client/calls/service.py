@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from torpor.client import fields
-from torpor.client.call import JSON, Answer, Call, document, nothing, path, query
+from torpor.client.call import JSON, LONG, Answer, Call, document, nothing, path, query
 from torpor.client.records import History, event
 from torpor.client.service_records import (
     HostStatus,
@@ -101,6 +101,19 @@ def health() -> Call[str]:
 def readiness() -> Call[str]:
     """Return ``ok`` once the server serves; raises :exc:`UnavailableError` while it starts."""
     return Call("GET", "/readyz", lambda answer: fields.text(answer.json(), "status"))
+
+
+def back_up(*, freeze_running: bool = False) -> Call[None]:
+    """Yield a backup of everything that the server keeps, as it is made; it is whole only with its
+    trailer. ``freeze_running``: machines that run are frozen for it, and run on. For admins."""
+    return Call(
+        "POST",
+        path("backup"),
+        nothing,
+        query=query(freeze_running=freeze_running),
+        seconds=LONG,
+        repeat="unsent",
+    )
 
 
 def metrics() -> Call[str]:

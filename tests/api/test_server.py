@@ -1,0 +1,69 @@
+"""What the server does around the application; all of it is in tests/machine/test_api.py."""
+
+import io
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+
+from torpor.api.logs import Lines
+from torpor.api.server import ListenError, listen, url_of, write_secret
+from torpor.settings import Settings
+
+
+def test_an_address_that_is_taken_is_said_to_be_so() -> None:
+    with listen(Settings(listen="127.0.0.1:0")) as first:
+        port = first.getsockname()[1]
+        assert url_of(first) == f"http://127.0.0.1:{port}"
+        with pytest.raises(ListenError, match="address already in use"):
+            listen(Settings(listen=f"127.0.0.1:{port}"))
+
+
+def test_without_authentication_nobody_else_is_listened_to() -> None:
+    settings = Settings.model_construct(listen="0.0.0.0:0", authentication="none")
+    with pytest.raises(ListenError, match="Without authentication"):
+        listen(settings)
+
+
+def test_who_takes_nothing_for_too_long_is_given_up() -> None:
+    with (
+        listen(Settings(listen="127.0.0.1:0")) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        limit = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert limit == 120_000
+
+
+def test_a_secret_is_its_owners_alone(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    for text in ("one", "two"):
+        write_secret(file, text)
+        assert file.read_text() == text + "\n"
+        assert file.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["secret"]
+
+
+def test_nothing_that_is_asked_can_write_a_line_of_its_own() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(Lines())
+    record = logging.makeLogRecord(
+        {
+            "name": "torpor.api",
+            "levelname": "INFO",
+            "msg": "GET /a\n2026 forged",
+            "fields": {
+                "path": '/x y"\n',
+                "status": 200,
+                "token": None,
+                "empty": "",
+                "plain": "a/b",
+            },
+        }
+    )
+    handler.handle(record)
+    (line,) = stream.getvalue().splitlines()
+    assert r"GET /a\n2026 forged" in line
+    assert line.endswith(r'path="/x y\"\n" status=200 empty="" plain=a/b')
