@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torpor.client import ApiError, Client
+from torpor.client import ApiError, Client, Output
 from torpor.images import maker, silent
 from torpor.lab.server import Server, end_machines
 
@@ -61,28 +61,18 @@ def scenario(server: Server, client: Client) -> dict[str, Any]:
     fill(server.home, LEFT_MIB)
     writer = client.start_exec(session, WRITER)
     wait_for(client, session, "session.held")
-    fill(server.home, 0)
-    print("held", file=sys.stderr, flush=True)
     said: dict[str, Any] = {"refused": {}, "seconds": {}}
-    attempts: dict[str, Callable[[], object]] = {
-        "checkpoint": lambda: client.create_checkpoint(other, durable=True),
-        "create": lambda: client.create_session(wait=True),
-        "pause": lambda: client.pause_session(other, durable=True),
-        "pause of the held": lambda: client.pause_session(session),
-    }
-    for name, attempt in attempts.items():
-        began = time.monotonic()
-        try:
-            found = attempt()
-            said["refused"][name] = f"done: {getattr(found, 'status', '')}"
-        except ApiError as error:
-            said["refused"][name] = f"{error.status} {error.id}: {error}"
-        said["seconds"][name] = time.monotonic() - began
-        print(name, said["refused"][name], file=sys.stderr, flush=True)
+    # First there is room for the database's words and for no snapshot, then for nothing.
+    for left_mib in (3, 0):
+        fill(server.home, left_mib)
+        refusals, seconds = attempts(client, session, other)
+        said["refused"][str(left_mib)] = refusals
+        said["seconds"][str(left_mib)] = seconds
+        said[f"states with {left_mib}"] = [client.get_session(e).status for e in (session, other)]
     began = time.monotonic()
     said["read"] = [client.health(), len(client.list_sessions().items), client.get_host().name]
     client.get_tree(session)
-    said["seconds"]["reads"] = time.monotonic() - began
+    said["reads"] = time.monotonic() - began
     said["held"] = client.get_session(session).status
     # What is written into a machine waits as what the machine writes itself.
     upload = threading.Thread(target=put, args=(server, other), daemon=True)
@@ -93,7 +83,7 @@ def scenario(server: Server, client: Client) -> dict[str, Any]:
     upload.join(90)
     said["uploaded"] = client.get_file_status(other, "/root/upload").size
     wait_for(client, session, "session.released")
-    said["written"] = written(client, session, writer.id)
+    said["written"], said["there"] = written(client, session, writer.id)
     for each in (session, other):
         client.pause_session(each, durable=True)
         client.resume_session(each)
@@ -106,6 +96,31 @@ def scenario(server: Server, client: Client) -> dict[str, Any]:
     return said
 
 
+def attempts(client: Client, session: str, other: str) -> tuple[dict[str, str], dict[str, float]]:
+    """Do what needs disk; return how each is answered, and after how many seconds."""
+    ways: dict[str, Callable[[], object]] = {
+        "checkpoint": lambda: client.create_checkpoint(other, durable=True),
+        "create": lambda: ready(client),
+        "pause": lambda: client.pause_session(other, durable=True),
+        "pause of the held": lambda: client.pause_session(session),
+    }
+    answers, seconds = {}, {}
+    for name, way in ways.items():
+        began = time.monotonic()
+        try:
+            answers[name] = f"done: {way()}"
+        except ApiError as error:
+            answers[name] = f"{error.status} {error.id}: {error}"
+        seconds[name] = time.monotonic() - began
+        print(name, answers[name], file=sys.stderr, flush=True)
+    return answers, seconds
+
+
+def ready(client: Client) -> object:
+    made = client.create_session(wait=True)
+    return made.failure if made.status == "FAILED" else made
+
+
 def put(server: Server, session: str) -> None:
     with server.waiting_client() as client:
         client.write_file(session, "/root/upload", os.urandom(1 << 20) * UPLOADED_MIB, atomic=True)
@@ -113,16 +128,18 @@ def put(server: Server, session: str) -> None:
 
 def fill(home: Path, leave_mib: int) -> None:
     """Take the space of a disk, all but so much; root's reserve too."""
-    with (home / "ballast").open("ab", buffering=0) as opened:
-        for size in (1 << 20, 4096):
+    os.sync()  # what is written and has no place yet is not counted
+    with (home / "ballast").open("ab") as opened:
+        while True:
+            disk = os.statvfs(home)
+            more = disk.f_bfree * disk.f_frsize - (leave_mib << 20)
+            if more <= 0:
+                return
             try:
-                while True:
-                    free = os.statvfs(home)
-                    if free.f_bfree * free.f_frsize <= leave_mib << 20:
-                        break
-                    opened.write(bytes(size))
+                end = os.fstat(opened.fileno()).st_size
+                os.posix_fallocate(opened.fileno(), end, more if leave_mib else 4096)
             except OSError:
-                continue
+                return
 
 
 def wait_for(client: Client, session: str, event: str) -> None:
@@ -133,16 +150,16 @@ def wait_for(client: Client, session: str, event: str) -> None:
         time.sleep(0.2)
 
 
-def written(client: Client, session: str, writer: str) -> str:
-    """Return what the writer says at its end, against the file itself."""
-    end = time.monotonic() + 90
-    while time.monotonic() < end:
-        if client.get_exec(session, writer).output_end > 0:
-            break
-        time.sleep(0.2)
-    sum_of_it = client.run(session, "sha256sum /root/large; stat -c %s /root/large").stdout
-    first, *rest = sum_of_it.decode().split()
-    return f"{rest[-1]} bytes, {'same' if len(first) == 64 else first}"
+def written(client: Client, session: str, writer: str) -> tuple[str, str]:
+    """Return what the writer says of its file at its end, and what it is after that."""
+    said = b""
+    with client.attach(session, writer) as stream:
+        for item in stream:
+            said += item.data if isinstance(item, Output) else b""
+            if said.count(b"\n") == 2:
+                break
+    there = client.run(session, "sha256sum /root/large; cat /root/large | wc -c").stdout
+    return said.decode(), there.decode()
 
 
 if __name__ == "__main__":

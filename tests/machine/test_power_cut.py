@@ -173,7 +173,10 @@ def test_what_was_durable_goes_on_after_a_power_cut_and_the_rest_is_named(
         boot = home / f"boot-{number}"
         boot.write_text(f"{secrets.token_hex(4)}-0000-4000-8000-{secrets.token_hex(6)}\n")
         rebooted = ("unshare", "--mount", "sh", "-c", REBOOTED, str(boot))
-        with a_server(start, home / f"copy-{number}", rebooted) as again, again.waiting_client() as client:
+        with (
+            a_server(start, home / f"copy-{number}", rebooted) as again,
+            again.waiting_client() as client,
+        ):
             for ledger in acknowledged[number]:
                 check(client, client.get_session(ledger.session), ledger)
             assert left_over(again) == []

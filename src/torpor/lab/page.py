@@ -49,16 +49,16 @@ This section is made by `torpor lab bench --api --write docs/performance.md`, in
 
 {host}
 
-`api_*` is measured over HTTP with the client of this package, on the server's own computer, against
-a server that is a process of its own; `direct_*` is the same operation by `torpor.vm` in the process
-that measures, without any server. Both are done in turns, each first every other time, on machines
+`api_*` is measured over HTTP with the client of this package, on the server's own computer; the
+server is a process of its own. `direct_*` is the same operation by `torpor.vm` in the process that
+measures, without any server. Both are done in turns, each first every other time, on machines
 of the same golden snapshot; `api_*_adds` is the difference, turn by turn, so it may be negative
 where the two differ by less than they vary. A session is ready when its event says so.
 
 The 10,000 sessions of `api_start_10000` and `api_page_of_10000` were written into the database: to
 make them would take hours. One of them is real. 9,000 are destroyed; 1,000 are paused, each in a
-snapshot of its own that is a copy of the real one by hard links: manifest, sums and device state are
-there a thousand times, and are read by the start as if each were another.
+snapshot of its own that is a copy of the real one by hard links: manifest and sums are there a
+thousand times, and the start reads each of them.
 """
 
 AGAINST_TOUCHED = """\

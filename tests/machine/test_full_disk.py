@@ -1,0 +1,45 @@
+"""A server's disk fills: what cannot be done says so, what runs is held, and nothing breaks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.machine.conftest import Start
+
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.skipif(os.geteuid() != 0, reason="a file system is mounted"),
+]
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_full_disk_holds_writers_and_breaks_nothing(start: Start, home: Path) -> None:
+    program = [sys.executable, "-m", "tests.machine.full_disk", str(home), str(start.maker.cache)]
+    done = subprocess.run(
+        ["unshare", "--mount", *program],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
+        timeout=400,
+    )
+    assert done.returncode == 0
+    said = json.loads(done.stdout)
+    for refused in said["refused"].values():
+        for name, answer in refused.items():
+            assert "space" in answer or "full" in answer, f"{name}: {answer}"
+    assert said["states with 3"] == said["states with 0"] == ["READY", "READY"]
+    assert max(max(each.values()) for each in said["seconds"].values()) < 30
+    assert said["read"][0] == "ok"
+    assert said["reads"] < 10
+    assert said["upload waits"]
+    assert said["uploaded"] == 32 << 20
+    assert said["written"] == said["there"]
+    assert said["written"].split()[-1] == str(96 << 20)
+    assert said["counted"]
+    assert set(said["statuses"]) == {"READY"}
+    assert said["integrity"] == "ok"
