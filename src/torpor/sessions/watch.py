@@ -10,11 +10,12 @@ from datetime import timedelta
 from torpor.sessions.errors import SessionError
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost
-from torpor.sessions.lifecycle import IDLE, RUNS, Lifecycle
+from torpor.sessions.lifecycle import IDLE, Lifecycle
 from torpor.sessions.lives import Lives
 from torpor.sessions.model import SYSTEM, now
 from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots
+from torpor.sessions.standing import RUNS
 from torpor.sessions.tasks import Tasks
 from torpor.store import events as events_table
 from torpor.store import operations as operations_table
@@ -56,6 +57,7 @@ class Watch:
         lifecycle: Lifecycle,
         tasks: Tasks,
         keeping: Keeping,
+        idle_timeout: int,
     ) -> None:
         self._database = database
         self._host = host
@@ -66,6 +68,7 @@ class Watch:
         self._lifecycle = lifecycle
         self._tasks = tasks
         self._keeping = keeping
+        self._idle_timeout = idle_timeout
         self._held: dict[str, str] = {}
         self._told_held: set[str] = set()
         self.on_samples: Callable[[list[Sample]], None] = lambda _: None
@@ -152,7 +155,7 @@ class Watch:
     def _idle(self, session: Session) -> bool:
         limit = session.idle_timeout
         if limit is None:
-            limit = self._lifecycle.defaults.idle_timeout
+            limit = self._idle_timeout
         if limit == 0 or session.keep_warm or session.id in self._held:
             return False
         return self._lives.of(session.id).idle_seconds() >= limit
