@@ -1,6 +1,7 @@
 """What is done all the time."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,8 @@ from tests.sessions.conftest import ANN, Service, eventually
 from torpor.sessions import Defaults, Keeping, NewSession, NoRoomError, RoomLimits
 from torpor.sessions.room import OVERHEAD
 from torpor.store import sessions as table
-from torpor.store.records import Status
+from torpor.store.errors import DiskFullError
+from torpor.store.records import Event, Status
 from torpor.vm import MIB, FreezeError
 
 
@@ -91,6 +93,28 @@ async def test_a_machine_that_is_held_by_a_full_disk_is_told(quick: Service) -> 
     await eventually(told, lambda types: types == ["session.held"])
     quick.host.holding = None
     await eventually(told, lambda types: types == ["session.held", "session.released"])
+
+
+async def test_a_hold_that_could_not_be_written_down_is_told_when_it_can(
+    quick: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await quick.ready()
+    add, full = quick.sessions.events.add, asyncio.Event()
+
+    async def refused(*args: Any, **data: Any) -> Event:
+        if not full.is_set():
+            raise DiskFullError("The disk is full.")
+        return await add(*args, **data)
+
+    monkeypatch.setattr(quick.sessions.events, "add", refused)
+    quick.host.holding = "the host's disk is full"
+    await asyncio.sleep(0.1)
+    quick.host.holding = None
+    await asyncio.sleep(0.1)
+    full.set()
+    await asyncio.sleep(0.1)
+    told = [each for each in await quick.types(session) if each.endswith(("held", "released"))]
+    assert told == ["session.held", "session.released"]
 
 
 async def test_a_session_for_which_there_is_no_room_is_refused_before_anything(

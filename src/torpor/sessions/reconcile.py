@@ -294,7 +294,8 @@ class Reconciler:
     async def _remove_strangers(self, rows: Iterable[Snapshot], kept: dict[str, Kept]) -> None:
         async with self._database.read() as conn:
             known = {row.id for row in await snapshots_table.of_all(conn)}
-        for snapshot in kept.keys() - known:
+        # One that cannot be read keeps the host from removing the files that only it may need.
+        for snapshot in (kept.keys() | set(self._host.unreadable())) - known:
             with contextlib.suppress(VmError, OSError):
                 await self._host.remove(snapshot)
             self._report.snapshots.append(snapshot)

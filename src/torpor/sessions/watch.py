@@ -70,6 +70,7 @@ class Watch:
         self._keeping = keeping
         self._idle_timeout = idle_timeout
         self._held: dict[str, str] = {}
+        self._told_held: set[str] = set()
         self.on_samples: Callable[[list[Sample]], None] = lambda _: None
         """Is told of the samples of each round."""
         self._pausing: set[str] = set()
@@ -132,13 +133,19 @@ class Watch:
     async def _look_whether_held(self, session: Session) -> None:
         with contextlib.suppress(VmError):
             why = self._host.held(session.machine or "")
-            before = self._held.get(session.id)
-            if why is not None and before is None:
-                self._held[session.id] = why
-                await self._events.add("session.held", session.id, SYSTEM, reason=why)
-            elif why is None and before is not None:
-                del self._held[session.id]
+            if why is not None:
+                self._held.setdefault(session.id, why)
+            held = self._held.get(session.id)
+            if held is None:
+                return
+            # A disk that is full may have no room for the event either: then it is told later.
+            if session.id not in self._told_held:
+                await self._events.add("session.held", session.id, SYSTEM, reason=held)
+                self._told_held.add(session.id)
+            if why is None:
                 await self._events.add("session.released", session.id, SYSTEM)
+                self._told_held.discard(session.id)
+                del self._held[session.id]
 
     def _pause_if_idle(self, session: Session) -> None:
         if session.id not in self._pausing and self._idle(session):
