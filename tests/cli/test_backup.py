@@ -36,6 +36,7 @@ def test_there_and_back(says: Says, tmp_path: Path) -> None:
     assert made.exit_code == 0, made.stderr
     assert "read back and whole" in made.stdout
     assert "never-saved  failed: it ran when the backup was made" in made.stdout
+    assert "--freeze-running` saves what runs" in made.stdout
     assert "not encrypted" in made.stdout
     assert file.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.glob("*.partial")) == []
