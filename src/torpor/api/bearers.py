@@ -67,10 +67,11 @@ class Bearers:
     async def revoke(self, token_id: str) -> Token | None:
         """Make a token worthless from now on; return it, None if there is none of this id."""
         token = self._known.get(token_id)
-        if token is None or token.revoked_at is not None:
-            return token
-        revoked = replace(token, revoked_at=datetime.now(UTC))
+        if token is None:
+            return None
+        revoked = replace(token, revoked_at=token.revoked_at or datetime.now(UTC))
         self._known[token_id] = revoked  # from this moment on, however long the writing takes
+        # It is written each time: the time before, the database may have refused it.
         async with self._database.write() as conn:
             await tokens.update(conn, token_id, revoked_at=revoked.revoked_at)
         return revoked
