@@ -5,9 +5,11 @@ import pytest
 from tests.sessions.conftest import ANN, Service
 from torpor.sessions import (
     ConflictError,
+    Defaults,
     FailedError,
     InvalidError,
     Key,
+    NewSession,
     NoRoomError,
     NotFoundError,
     RoomLimits,
@@ -230,3 +232,17 @@ async def test_the_tree_has_snapshots_and_children(service: Service) -> None:
     assert [child.id for child in tree.children] == [
         child.id for child in forked.children if isinstance(child, Session)
     ]
+
+
+async def test_forks_are_sessions_too_of_which_there_may_not_be_too_many(
+    service: Service,
+) -> None:
+    session = await service.ready()
+    service.sessions._lifecycle.defaults = Defaults(most_sessions=3)
+    with pytest.raises(ConflictError, match="at most 3"):
+        await service.sessions.fork(session.id, ANN, count=3)
+    assert (await service.get(session)).generation == 0
+    made = await service.sessions.fork(session.id, ANN, count=2)
+    assert len(made.children) == 2
+    with pytest.raises(ConflictError, match="at most 3"):
+        await service.sessions.create(NewSession(), ANN)

@@ -34,7 +34,7 @@ from torpor.store import operations as operations_table
 from torpor.store import sessions
 from torpor.store import snapshots as snapshots_table
 from torpor.store.database import Database, Transaction
-from torpor.store.errors import NameTakenError
+from torpor.store.errors import NameTakenError, StoreError
 from torpor.store.records import Operation, Session, Snapshot, Status
 from torpor.vm import VmError
 from torpor.vm.new_snapshot import new_id
@@ -137,7 +137,7 @@ class Lifecycle:
         try:
             operation = self._operations.new("create", by, session.id, key)
             async with self._database.write() as conn:
-                await self._check_room_for(conn, 1)
+                await self.check_room_for(conn, 1)
                 await insert_named(conn, session)
                 await operations_table.begin(conn, operation)
                 await self._events.append(
@@ -153,7 +153,8 @@ class Lifecycle:
         self.provision(session.id, by)
         return session
 
-    async def _check_room_for(self, conn: Transaction, count: int) -> None:
+    async def check_room_for(self, conn: Transaction, count: int) -> None:
+        """Raise :exc:`ConflictError` if there may not be so many more sessions."""
         counts = await sessions.counts(conn)
         there = sum(number for status, number in counts.items() if status not in GONE)
         if there + count > self.defaults.most_sessions:
@@ -217,26 +218,39 @@ class Lifecycle:
         **changes: Any,
     ) -> Session:
         """Write down that a session's machine runs, what else has changed, and the operation's
-        ``result``."""
-        async with self._database.write() as conn:
-            changed = await sessions.update(
-                conn,
-                session.id,
-                status=Status.READY,
-                machine=running.id,
-                boot_id=running.boot_id,
-                pause_reason=None,
-                failure=None,
-                **changes,
-            )
-            await self._events.append(
-                conn, event, session.id, by, boot_id=running.boot_id,
-                generation=changed.generation, snapshot_id=changed.snapshot,
-            )  # fmt: skip
-            await noted.done(conn, machine=running.id, **(result or {}))
+        ``result``; if that cannot be, the machine is ended."""
+        try:
+            async with self._database.write() as conn:
+                changed = await sessions.update(
+                    conn,
+                    session.id,
+                    status=Status.READY,
+                    machine=running.id,
+                    boot_id=running.boot_id,
+                    pause_reason=None,
+                    failure=None,
+                    **changes,
+                )
+                await self._events.append(
+                    conn, event, session.id, by, boot_id=running.boot_id,
+                    generation=changed.generation, snapshot_id=changed.snapshot,
+                )  # fmt: skip
+                await noted.done(conn, machine=running.id, **(result or {}))
+        except NameTakenError as error:
+            await self._end_unless_noted(session, running)
+            raise name_taken(session.name) from error
+        except (Exception, asyncio.CancelledError):
+            await self._end_unless_noted(session, running)
+            raise
         self._lives.of(session.id).touch()
         self._events.tell(session.id)
         return changed
+
+    async def _end_unless_noted(self, session: Session, running: Running) -> None:
+        # Who was cancelled does not know whether the commit came to its end.
+        with contextlib.suppress(StoreError, VmError, OSError):
+            if (await self.get(session.id)).machine != running.id:
+                await self._host.end(running.id)
 
     # Pause
 
@@ -247,17 +261,18 @@ class Lifecycle:
 
         Raises :exc:`ConflictError`, and :exc:`FailedError`, the session running on.
         """
-        return await self._operations.once(
+        paused = await self._operations.once(
             f"pausing {session}",
             by,
             key,
-            lambda: self._pause(session, by, durable, reason, key),
+            lambda: self._pause(session, by, reason, key),
             lambda _: self.get(session),
         )
+        if durable and paused.snapshot is not None:  # asked for again, it is seen to again
+            await self._snapshots.durable(paused.snapshot)
+        return paused
 
-    async def _pause(
-        self, session_id: str, by: Actor, durable: bool, reason: str, key: Key | None
-    ) -> Session:
+    async def _pause(self, session_id: str, by: Actor, reason: str, key: Key | None) -> Session:
         async with self._lives.of(session_id).turn("pause"):
             session = await self.get(session_id)
             if reason == IDLE and self._lives.of(session_id).uses:
@@ -271,8 +286,6 @@ class Lifecycle:
                         todo="Set keep_warm to false first.",
                     )
                 session = await self._freeze_and_stop(session, by, reason, key)
-        if durable and session.snapshot is not None:
-            await self._snapshots.durable(session.snapshot)
         return session
 
     async def _freeze_and_stop(
@@ -290,10 +303,13 @@ class Lifecycle:
                     f"Session {session.name} could not be paused: {error}",
                     state="Nothing of it was changed." if self.runs(session) else "It has ended.",
                 ) from error
-            async with self._database.write() as conn:
+
+            async def write(conn: Transaction) -> Session:
                 row = await self._snapshots.note(conn, session, kept, "pause")
-                paused = await self.note_paused(conn, session, row, by, reason)
                 await noted.done(conn, snapshot=snapshot)
+                return await self.note_paused(conn, session, row, by, reason)
+
+            paused = await self._operations.written(write, noted)
         self._room.give_back(session.id)
         self._events.tell(session.id)
         self._snapshots.settle(snapshot, session.snapshot)
@@ -349,6 +365,7 @@ class Lifecycle:
             if session.status in RUNS and wanted is None:
                 return session
             snapshot = await self._to_resume(session, wanted)
+            await self.check_name_free(session)
             older = snapshot != session.snapshot or session.status is Status.FAILED
             generation = session.generation + (1 if older else 0)
             self._room.take(session.id, snapshot)
@@ -395,6 +412,14 @@ class Lifecycle:
             raise NotFoundError(f"Session {session.name} has no snapshot {wanted}.")
         return wanted
 
+    async def check_name_free(self, session: Session) -> None:
+        """Raise :exc:`ConflictError` if a session that had failed, and so had given its name up,
+        cannot have it back."""
+        async with self._database.read() as conn:
+            holder = await sessions.find(conn, session.name)
+        if holder is not None and holder.id != session.id:
+            raise name_taken(session.name)
+
     async def start(
         self, session: Session, snapshot: str, noted: Noted, event: StartEvent
     ) -> Running:
@@ -422,7 +447,9 @@ class Lifecycle:
         async with self._lives.of(found.id).turn("end"):
             session = await self.get(found.id)
             if session.machine == end.machine and session.status in RUNS:
-                await self.lost(session, end)
+                await self._operations.until_taken(
+                    f"the end of machine {end.machine}", lambda: self.lost(session, end)
+                )
 
     async def lost(self, session: Session, end: End) -> None:
         """Write down that a session's machine is gone. One that was switched off from inside is

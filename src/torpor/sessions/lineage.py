@@ -4,6 +4,7 @@ A fork and a rollback bring back what was in the machine. What the session did b
 and is listed.
 """
 
+import contextlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
@@ -137,9 +138,12 @@ class Lineage:
                     if self._lifecycle.runs(session)
                     else "Its machine has ended.",
                 ) from error
-            async with self._database.write() as conn:
-                row = await self.note_checkpoint(conn, session, kept.id, by, noted.record.plan)
+
+            async def write(conn: Transaction) -> Snapshot:
                 await noted.done(conn, checkpoint=checkpoint, snapshot=snapshot)
+                return await self.note_checkpoint(conn, session, kept.id, by, noted.record.plan)
+
+            row = await self._operations.written(write, noted)
         self._events.tell(session.id)
         self._snapshots.settle(snapshot, session.snapshot)
         return row
@@ -258,6 +262,8 @@ class Lineage:
         async with self._lives.of(session_id).turn("fork"):
             parent = await self._lifecycle.get(session_id)
             check_there(parent)
+            async with self._database.read() as conn:
+                await self._lifecycle.check_room_for(conn, count)
             if checkpoint is None:
                 source = await self._cut(parent, by, "fork", "", None, children=count)
                 parent = await self._lifecycle.get(session_id)
@@ -318,6 +324,7 @@ class Lineage:
         }
         try:
             async with self._database.write() as conn:
+                await self._lifecycle.check_room_for(conn, len(new))
                 await operations_table.begin(conn, operation)
                 for child in new:
                     await insert_named(conn, replace(child, created_by=by.id))
@@ -378,6 +385,7 @@ class Lineage:
             check_there(session)
             if session.status is Status.PROVISIONING:
                 raise ConflictError(f"Session {session.name} is still being created.")
+            await self._lifecycle.check_name_free(session)
             source = self._ready(await self.get_checkpoint(session_id, checkpoint))
             not_undone = await self.not_undone(session, source)
             old = session.machine if session.status in RUNS else None
@@ -399,7 +407,9 @@ class Lineage:
                 if await self._lives_on(session_id):
                     self._room.adopt(session.id)
             if old is not None:
-                await self._host.end(old)
+                # The session has its machine; one that stays is ended by the next start.
+                with contextlib.suppress(VmError, OSError):
+                    await self._host.end(old)
         await self._snapshots.release(*filter(None, [session.snapshot]))
         return RolledBack(rolled, not_undone)
 
