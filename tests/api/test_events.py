@@ -195,3 +195,13 @@ async def test_what_commands_are_told_is_for_those_who_may_use_sessions(api: Api
                 answer = await client.get("/events", params=each)
                 assert "exec.started" in answer.text
                 assert ("hush" in answer.text) is shown
+
+
+async def test_what_a_machine_said_and_is_no_text_can_be_read_all_the_same(
+    api: Api, client: httpx.AsyncClient
+) -> None:
+    await api.sessions.events.add("operation.failed", None, SYSTEM, error="hook: \udcff")
+    (last,) = await add(api, 1)
+    found = await all_frames(await client.get("/events", params={"replay_only": "true"}))
+    assert found[-2].data["data"] == {"error": "hook: \udcff"}
+    assert found[-1].id == last

@@ -246,3 +246,13 @@ async def test_forks_are_sessions_too_of_which_there_may_not_be_too_many(
     assert len(made.children) == 2
     with pytest.raises(ConflictError, match="at most 3"):
         await service.sessions.create(NewSession(), ANN)
+
+
+async def test_a_fork_of_which_nothing_came_is_tried_again_with_its_key(service: Service) -> None:
+    session = await service.ready()
+    made = await service.sessions.checkpoint(session.id, ANN)
+    key, memory = Key("k", "d"), service.host.memory
+    for free, kind in ((0, NoRoomError), (memory, Session)):
+        service.host.memory = free
+        forked = await service.sessions.fork(session.id, ANN, checkpoint=made.checkpoint, key=key)
+        assert isinstance(forked.children[0], kind)

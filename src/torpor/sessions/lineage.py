@@ -314,7 +314,8 @@ class Lineage:
     ) -> list[Session]:
         """Note the children of a fork, all in one transaction."""
         new = [child for child in children if isinstance(child, Session)]
-        operation = self._operations.new("fork", by, parent.id, key)
+        # One of which nothing came can be asked for again with its key.
+        operation = self._operations.new("fork", by, parent.id, key if new else None)
         result = {
             "children": [
                 child.id if isinstance(child, Session) else {"error": str(child)}
