@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from torpor.lab.bench import FIGURES
+from torpor.lab.bench import FIGURES, SERVICE_FIGURES
 from torpor.lab.figures import ELSEWHERE, Results, Row
-from torpor.lab.page import PICTURE, performance_page, performance_picture, write_performance
+from torpor.lab.page import (
+    PICTURE,
+    performance_page,
+    performance_picture,
+    write_performance,
+    write_service,
+)
 from torpor.lab.plot import Series, plot
 
 RESULTS = Results(
@@ -86,3 +92,24 @@ def test_a_plot_puts_higher_values_higher() -> None:
 def test_a_plot_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="samples above 0"):
         plot("t", "x", (1,), [Series("a", "#000", ((1, (0.0,)),))])
+
+
+def test_the_section_of_the_service_stays_when_the_rest_is_written_anew(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    service = Results(
+        {"processor": "of the service"}, tuple(Row(f, (0.25, 0.5)) for f in SERVICE_FIGURES)
+    )
+    write_performance(RESULTS, page)
+    for results in (service, Results({"processor": "of today"}, service.rows)):
+        write_service(results, page)
+    with_service = page.read_text()
+    assert "of today" in with_service
+    assert "of the service" not in with_service
+    for figure in SERVICE_FIGURES:
+        assert f"| `{figure.name}` | " in with_service
+    write_performance(without("exec_roundtrip"), page)
+    assert "exec_roundtrip" not in page.read_text().partition("## The service")[0]
+    assert (
+        page.read_text().partition("## The service")[2]
+        == with_service.partition("## The service")[2]
+    )

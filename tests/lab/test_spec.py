@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.named_tests import missing_tests
-from torpor.lab.bench import FIGURES
+from torpor.lab.bench import FIGURES, SERVICE_FIGURES
 from torpor.lab.figures import Results, Row
 from torpor.lab.proof import EXPERIMENTS
-from torpor.lab.spec import NEEDED, PROMISES, Bound, spec
+from torpor.lab.spec import NEEDED, PROMISES, SERVICE_PROMISES, Bound, needed, spec
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SPECIFICATION = (ROOT / "SPECIFICATION.md").read_text("utf-8")
@@ -90,6 +90,17 @@ def test_a_promise_that_is_not_kept_is_told(changed: dict[str, float], numbers: 
     assert broken(results(**changed)) == numbers
 
 
+def test_promises_about_the_service_are_held_against_its_own_run() -> None:
+    kept = {"api_create": 0.3, "api_create_20_p99": 3.5, "api_create_adds": -0.001}
+    rows = tuple(Row(figure, (kept.get(figure.name, 0.001),)) for figure in SERVICE_FIGURES)
+    assert all(check.ok for check in spec(Results({}, rows), SERVICE_PROMISES))
+    late = tuple(
+        Row(row.figure, (3.7,)) if row.figure.name == "api_create_20_p99" else row for row in rows
+    )
+    found = spec(Results({}, late), SERVICE_PROMISES)
+    assert [check.name for check in found if not check.ok] == ["S26 api_create_20_p99"]
+
+
 def test_the_median_counts() -> None:
     figure = next(each for each in FIGURES if each.name == "exec_roundtrip")
     measured = (*results(exec_roundtrip=None).rows, Row(figure, (0.01, 0.02, 9.0)))
@@ -112,6 +123,8 @@ def test_bounds_for_kvm_stand_beside_and_count_under_kvm() -> None:
 
 def test_all_that_is_needed_is_measured() -> None:
     assert NEEDED - {figure.name for figure in FIGURES} == set()
+    of_service = {figure.name for figure in SERVICE_FIGURES}
+    assert needed(SERVICE_PROMISES) - of_service == set()
 
 
 def test_bounds_are_shown_as_they_count() -> None:
@@ -130,14 +143,14 @@ def speed_lines() -> dict[str, list[str]]:
 
 
 def test_the_page_has_the_bounds_that_are_checked() -> None:
-    units = {figure.name: figure.unit for figure in FIGURES}
+    units = {figure.name: figure.unit for figure in FIGURES + SERVICE_FIGURES}
     assert speed_lines() == {
         promise.number: [
             f"`{promise.name}`",
             promise.emulation.text(units[promise.name]),
             promise.kvm.text(units[promise.name]),
         ]
-        for promise in PROMISES
+        for promise in PROMISES + SERVICE_PROMISES
     }
 
 

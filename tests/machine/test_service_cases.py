@@ -1,29 +1,33 @@
 """Sessions over HTTP, on real machines: faults that users of such services have reported."""
 
-import asyncio
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 
 from tests.machine.conftest import Start
+from tests.machine.serving import (
+    a_server,
+    counting,
+    destroy_all,
+    goes_on,
+    left_over,
+    numbers,
+    status,
+    until,
+)
 from torpor.client import ApiError, Client, ConflictError, NotFoundError, Output, Session
 from torpor.lab.probes import program_text
-from torpor.lab.remains import machine_processes, remains
-from torpor.lab.server import Server, end_machines
+from torpor.lab.server import Server
 
 pytestmark = pytest.mark.machine
 
-COUNTER = "n=0; while :; do n=$((n+1)); echo $n >> /root/count; sleep 0.05; done"
 WRITER = "n=0; while :; do n=$((n+1)); echo $n >> /root/log; echo $n; sleep 0.01; done"
 PORT = 8123
 WEB = f"mkdir -p /srv/web && cd /srv/web && echo $$ > id && exec python3 -m http.server {PORT}"
@@ -31,26 +35,6 @@ REQUEST = b"GET /id HTTP/1.0\r\n\r\n"
 THREADS, SHARED = 50, 5
 """Threads that pause, resume and run, and the sessions that they share."""
 CHILDREN, ROOM_FOR = 10, 6
-
-
-@contextmanager
-def a_server(start: Start, **settings: int | str) -> Iterator[Server]:
-    """A server with a home of its own; what runs in it at the end is ended."""
-    home = Path(tempfile.mkdtemp(prefix="torpor-test-", dir="/var/tmp"))
-    server = Server(home, start.maker.cache, settings)
-    try:
-        asyncio.run(server.start())
-        yield server
-        asyncio.run(server.stop())
-        assert machine_processes(home) == {}
-    finally:
-        asyncio.run(_ended(server, start))
-        shutil.rmtree(home, ignore_errors=True)
-
-
-async def _ended(server: Server, start: Start) -> None:
-    await server.kill()
-    await end_machines(start.maker, server.home)
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +49,7 @@ def client(server: Server) -> Iterator[Client]:
     with server.waiting_client() as opened:
         yield opened
         destroy_all(opened)
-    left = asyncio.run(left_over(server))
-    assert left == []
+    assert left_over(server) == []
     assert list((server.home / "snapshots").iterdir()) == []
     assert list((server.home / "machines").iterdir()) == []
 
@@ -74,46 +57,6 @@ def client(server: Server) -> Iterator[Client]:
 @pytest.fixture
 def session(client: Client) -> Session:
     return client.create_session(wait=True)
-
-
-def destroy_all(client: Client) -> None:
-    for session in client.list_sessions(status="ALL", limit=200).items:
-        if session.status != "DESTROYED":
-            client.destroy_session(session.id)
-
-
-async def left_over(server: Server) -> list[str]:
-    async with server.client() as client:
-        return await remains(server, client)
-
-
-def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not come to be so in time"
-        time.sleep(0.1)
-
-
-def numbers(client: Client, session: str, file: str) -> list[int]:
-    return [int(line) for line in client.read_file(session, file).split()]
-
-
-def status(client: Client, session: str) -> str:
-    return client.get_session(session).status
-
-
-def counting(client: Client, session: str) -> None:
-    client.start_exec(session, COUNTER)
-    until(lambda: client.run(session, "test -s /root/count").status == 0)
-
-
-def goes_on(client: Client, session: str) -> int:
-    """Check that a counter counts on without a gap, and return where it was at first."""
-    before = numbers(client, session, "/root/count")
-    assert before == list(range(1, len(before) + 1))
-    until(lambda: len(numbers(client, session, "/root/count")) > len(before))
-    return len(before)
 
 
 def test_files_of_all_cycles_are_there_after_each_resume(client: Client, session: Session) -> None:
@@ -298,10 +241,10 @@ def test_a_fork_makes_as_many_children_as_there_is_room_for(start: Start) -> Non
             for child in made.sessions:
                 client.destroy_session(child.id)
             interrupted_fork(small, parent.id)
-            assert asyncio.run(left_over(small)) == []
+            assert left_over(small) == []
             assert status(client, parent.id) == "READY"
             destroy_all(client)
-        assert asyncio.run(left_over(small)) == []
+        assert left_over(small) == []
         assert list((small.home / "snapshots").iterdir()) == []
 
 

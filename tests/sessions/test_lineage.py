@@ -238,7 +238,7 @@ async def test_forks_are_sessions_too_of_which_there_may_not_be_too_many(
     service: Service,
 ) -> None:
     session = await service.ready()
-    service.sessions._lifecycle.defaults = Defaults(most_sessions=3)
+    service.sessions._creation._defaults = Defaults(most_sessions=3)
     with pytest.raises(ConflictError, match="at most 3"):
         await service.sessions.fork(session.id, ANN, count=3)
     assert (await service.get(session)).generation == 0

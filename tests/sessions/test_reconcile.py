@@ -174,6 +174,19 @@ async def test_machines_and_snapshots_that_nobody_knows_are_removed(service: Ser
     assert report.data["snapshots_removed"] == ["stray"]
 
 
+async def test_what_a_power_cut_left_of_a_snapshot_that_nobody_knows_is_removed(
+    service: Service,
+) -> None:
+    session = await service.ready()
+    paused = await service.sessions.pause(session.id, ANN)
+    (service.host.root / "snapshots" / "torn").touch()
+    await service.again()
+    assert "torn" not in service.host.snapshots()
+    assert paused.snapshot in service.host.snapshots()
+    report = (await service.sessions.events.before(None, None, 1))[-1]
+    assert report.data["snapshots_removed"] == ["torn"]
+
+
 async def test_after_a_power_cut_the_durable_are_resumed_and_the_lost_are_named(
     service: Service,
 ) -> None:

@@ -1,14 +1,16 @@
 """What is done all the time."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from tests.sessions.conftest import ANN, Service
+from tests.sessions.conftest import ANN, Service, eventually
 from torpor.sessions import Defaults, Keeping, NewSession, NoRoomError, RoomLimits
 from torpor.sessions.room import OVERHEAD
 from torpor.store import sessions as table
-from torpor.store.records import Status
+from torpor.store.errors import DiskFullError
+from torpor.store.records import Event, Status
 from torpor.vm import MIB, FreezeError
 
 
@@ -67,7 +69,9 @@ async def test_no_limit_and_kept_warm_are_never_idle(quick: Service) -> None:
 async def test_what_a_session_uses_is_sampled_while_it_runs(quick: Service) -> None:
     session = await quick.ready()
     quick.host.count(quick.machine(session))
-    await asyncio.sleep(0.2)
+    await eventually(
+        lambda: quick.sessions.samples(session.id), lambda found: found and found[-1].vcpu == 1.0
+    )
     await quick.sessions.pause(session.id, ANN)
     samples = await quick.sessions.samples(session.id)
     assert samples[-1].vcpu == 1.0
@@ -81,9 +85,33 @@ async def test_what_a_session_uses_is_sampled_while_it_runs(quick: Service) -> N
 
 async def test_a_machine_that_is_held_by_a_full_disk_is_told(quick: Service) -> None:
     session = await quick.ready()
+
+    async def told() -> list[str]:
+        return [each for each in await quick.types(session) if each.endswith(("held", "released"))]
+
+    quick.host.holding = "the host's disk is full"
+    await eventually(told, lambda types: types == ["session.held"])
+    quick.host.holding = None
+    await eventually(told, lambda types: types == ["session.held", "session.released"])
+
+
+async def test_a_hold_that_could_not_be_written_down_is_told_when_it_can(
+    quick: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await quick.ready()
+    add, full = quick.sessions.events.add, asyncio.Event()
+
+    async def refused(*args: Any, **data: Any) -> Event:
+        if not full.is_set():
+            raise DiskFullError("The disk is full.")
+        return await add(*args, **data)
+
+    monkeypatch.setattr(quick.sessions.events, "add", refused)
     quick.host.holding = "the host's disk is full"
     await asyncio.sleep(0.1)
     quick.host.holding = None
+    await asyncio.sleep(0.1)
+    full.set()
     await asyncio.sleep(0.1)
     told = [each for each in await quick.types(session) if each.endswith(("held", "released"))]
     assert told == ["session.held", "session.released"]

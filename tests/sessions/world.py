@@ -47,6 +47,8 @@ class WorldHost:
             if kind == "machines":
                 raise MachineDiedError(f"There is no machine {name}.") from None
             raise SnapshotError(f"There is no snapshot {name}.") from None
+        except ValueError:
+            raise SnapshotError(f"Snapshot {name} is damaged.") from None
         return found
 
     def _write(self, kind: str, name: str, content: dict[str, Any]) -> None:
@@ -214,6 +216,9 @@ class WorldHost:
     def kept(self) -> dict[str, Kept]:
         found = {snapshot: self.found(snapshot) for snapshot in self.snapshots()}
         return {name: kept for name, kept in found.items() if kept and kept.labels}
+
+    def unreadable(self) -> list[str]:
+        return [snapshot for snapshot in self.snapshots() if self.found(snapshot) is None]
 
     def found(self, snapshot: str) -> Kept | None:
         try:

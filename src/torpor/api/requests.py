@@ -77,7 +77,7 @@ class Requests:
         method = scope.get("method", "WS")
         route = getattr(scope.get("route"), "path", "")
         self._observe(method, route, status, seconds)
-        caller = scope["state"].get("caller")
+        caller = scope["state"].get("caller")  # a Caller, once the gate has found one
         log.info(
             "%s %s %d",
             method,

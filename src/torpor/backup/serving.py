@@ -15,8 +15,8 @@ from torpor.backup.piped import piped
 from torpor.backup.writing import Source, write_backup
 from torpor.images.names import Names
 from torpor.sessions import SessionError, Sessions
-from torpor.sessions.lifecycle import RUNS
 from torpor.sessions.model import Actor
+from torpor.sessions.standing import RUNS
 from torpor.store.database import Database
 from torpor.store.errors import StoreError
 from torpor.store.records import Session, Snapshot

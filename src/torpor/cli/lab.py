@@ -26,6 +26,10 @@ app = typer.Typer(
     help="Proofs and measurements, made on this host with real machines.", no_args_is_help=True
 )
 
+API = Annotated[
+    bool,
+    typer.Option("--api", help="The service, over HTTP, in place of machines without a server."),
+]
 JSON = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")
 ]
@@ -152,6 +156,7 @@ def bench(
         list[str] | None,
         typer.Option(metavar="ROW", help="Only this figure; more of them: say it again."),
     ] = None,
+    api: API = False,
     as_json: JSON = False,
     write: Annotated[
         Path | None,
@@ -163,35 +168,46 @@ def bench(
     Figures that are measured together come together, also when only one was asked for.
     """
     from torpor.cli.tables import print_json
-    from torpor.lab.bench import FIGURES
+    from torpor.lab.bench import FIGURES, SERVICE_FIGURES
     from torpor.lab.figures import results_json
 
-    rows = chosen(only, [figure.name for figure in FIGURES], "figure") if only else None
+    known = SERVICE_FIGURES if api else FIGURES
+    rows = chosen(only, [figure.name for figure in known], "figure") if only else None
     if write is not None:
         _made(write.parent, "--write")
-    results = run(_bench(writable_places(), runs, rows))
+        if api and not write.exists():
+            raise typer.BadParameter(
+                f"{write} is not there; the service is a section of the page that"
+                " `torpor lab bench --write` makes",
+                param_hint="--write",
+            )
+    results = run(_bench(writable_places(), runs, rows, api=api))
     if as_json:
         print_json(results_json(results))
     else:
         _show(results)
     if write is not None:  # last: what was measured shall not be lost with a file
-        run(_written(results, write))
+        run(_written(results, write, api=api))
 
 
-async def _bench(places: "Places", runs: int, rows: Sequence[str] | None) -> "Results":
+async def _bench(
+    places: "Places", runs: int, rows: Sequence[str] | None, *, api: bool
+) -> "Results":
     from torpor.cli.progress import Shown
+    from torpor.lab.bench import GROUPS, SERVICE_GROUPS
     from torpor.lab.bench import bench as measured
     from torpor.lab.laboratory import laboratory
 
+    groups = SERVICE_GROUPS if api else GROUPS
     with Shown() as shown:
         async with laboratory(places, shown.report) as lab:
-            return await measured(lab, runs, shown.report, rows)
+            return await measured(lab, runs, shown.report, rows, groups)
 
 
-async def _written(results: "Results", page: Path) -> None:
-    from torpor.lab.page import write_performance
+async def _written(results: "Results", page: Path, *, api: bool) -> None:
+    from torpor.lab.page import write_performance, write_service
 
-    write_performance(results, page)
+    (write_service if api else write_performance)(results, page)
 
 
 def _show(results: "Results") -> None:
@@ -205,6 +221,7 @@ def _show(results: "Results") -> None:
 @app.command()
 def spec(
     runs: Annotated[int, typer.Option(min=1, help="How often each figure is measured.")] = 10,
+    api: API = False,
     as_json: JSON = False,
 ) -> None:
     """Measure what the specification promises about speed, and hold the one against the other.
@@ -213,12 +230,13 @@ def spec(
     """
     from torpor.cli.tables import console, print_checks, print_verdict
     from torpor.lab.figures import results_json
-    from torpor.lab.spec import NEEDED
+    from torpor.lab.spec import PROMISES, SERVICE_PROMISES, needed
     from torpor.lab.spec import spec as held
 
     began = time.monotonic()
-    results = run(_bench(writable_places(), runs, sorted(NEEDED)))
-    checks = held(results)
+    promises = SERVICE_PROMISES if api else PROMISES
+    results = run(_bench(writable_places(), runs, sorted(needed(promises)), api=api))
+    checks = held(results, promises)
     if not as_json:
         out = console()
         seconds = time.monotonic() - began

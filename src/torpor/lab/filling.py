@@ -10,8 +10,8 @@ from torpor.store import Database
 from torpor.store import sessions as sessions_table
 from torpor.store import snapshots as snapshots_table
 from torpor.store.records import Session, Snapshot, Status
-from torpor.vm.manifest import MANIFEST, SUMS, Manifest, Sums, read, write
 from torpor.vm.base import digest_base
+from torpor.vm.manifest import MANIFEST, SUMS, Manifest, Sums, read, write
 
 
 async def fill(home: Path, count: int, live: int) -> None:

@@ -26,18 +26,21 @@ async def remains(server: Server, client: AsyncClient, limit: float = SETTLING) 
     so after ``limit`` seconds. Nothing else may be asked of the server meanwhile.
     """
     until = time.monotonic() + limit
-    while (found := await _differences(server, client)) and time.monotonic() < until:
+    while True:
+        found = await _differences(server, client)
+        if not found or time.monotonic() > until:
+            return found
         await asyncio.sleep(0.5)
-    return found
 
 
 async def _differences(server: Server, client: AsyncClient) -> list[str]:
     wanted = {each.sandbox async for each in all_sessions(client) if each.sandbox is not None}
-    known = await snapshots_noted(server.home)
+    known, lost = await snapshots_noted(server.home)
+    there = _entries(server.home / "snapshots")
     return [
         *_difference("processes of machines", set(machine_processes(server.home)), wanted),
         *_difference("directories of machines", _entries(server.home / "machines"), wanted),
-        *_difference("snapshots", _entries(server.home / "snapshots"), known),
+        *_difference("snapshots", there, known | (lost & there)),
         *_unknown_groups(server.home, wanted),
     ]
 
@@ -55,12 +58,15 @@ async def all_sessions(client: AsyncClient) -> AsyncIterator[Session]:
         after = page.next
 
 
-async def snapshots_noted(home: Path) -> set[str]:
-    """Return the ids of the snapshots that a server's database knows and has not lost."""
+async def snapshots_noted(home: Path) -> tuple[set[str], set[str]]:
+    """Return the ids of the snapshots that a server's database knows, and of those that it knows as
+    lost, of which something may be there."""
     database = await Database.open(f"sqlite:///{home}/database/torpor.db")
     try:
         async with database.read() as conn:
-            return {row.id for row in await table.of_all(conn) if row.status != "LOST"}
+            rows = await table.of_all(conn)
+        lost = {row.id for row in rows if row.status == "LOST"}
+        return {row.id for row in rows} - lost, lost
     finally:
         await database.close()
 

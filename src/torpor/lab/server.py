@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -34,13 +34,19 @@ PROGRAM = "from torpor.cli import main; main()"
 class Server:
     """The server of the home ``home``. It has the same address each time that it is started.
 
-    ``log`` is the file with what it says.
+    ``log`` is the file with what it says. ``within`` are words before its command line, which end
+    in running it in their place.
     """
 
     def __init__(
-        self, home: Path, cache: Path, settings: Mapping[str, int | str] | None = None
+        self,
+        home: Path,
+        cache: Path,
+        settings: Mapping[str, int | str] | None = None,
+        within: Sequence[str] = (),
     ) -> None:
         self.home, self.cache = home, cache
+        self._within = within
         self.log = home / "server.log"
         self._settings = SETTINGS | dict(settings or {})
         self._port = _free_port()
@@ -80,7 +86,7 @@ class Server:
         began = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - as short as a fork
-                [sys.executable, "-c", PROGRAM, "serve", "--config", str(config)],
+                [*self._within, sys.executable, "-c", PROGRAM, "serve", "--config", str(config)],
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

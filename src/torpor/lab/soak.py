@@ -28,7 +28,8 @@ class Long:
     """How much of each part is done; a part of which nothing is done has no check.
 
     ``kills`` of the program while it freezes and thaws, ``reboots``: kills while a machine reboots,
-    ``server_kills`` of a server while sessions are worked with, ``minutes`` of streams, an archive of ``archive_mib``, an image with a file of ``image_mib``.
+    ``server_kills`` of a server while sessions are worked with, ``minutes`` of streams, an archive
+    of ``archive_mib``, an image with a file of ``image_mib``.
     """
 
     kills: int = 200

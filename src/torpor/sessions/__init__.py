@@ -6,6 +6,7 @@ async with sessions.use(session.id, by) as used:
     await used.agent.run("/bin/uname", "-a")
 """
 
+from torpor.sessions.creation import Defaults
 from torpor.sessions.errors import (
     ConflictError,
     DestroyedError,
@@ -17,7 +18,6 @@ from torpor.sessions.errors import (
 )
 from torpor.sessions.execs import Execs, Following, Paused, Ran, Resumed, Started
 from torpor.sessions.hosts import Facts, MachineHost
-from torpor.sessions.lifecycle import Defaults
 from torpor.sessions.local import LocalHost
 from torpor.sessions.model import (
     SYSTEM,

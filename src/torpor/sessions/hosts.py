@@ -142,6 +142,10 @@ class MachineHost(Protocol):
     def kept(self) -> dict[str, Kept]:
         """Return the snapshots that sessions have, by id: those with a label of a session."""
 
+    def unreadable(self) -> list[str]:
+        """Return the snapshots that do not even say whose they are and never became durable: what
+        a power cut leaves of one that was just being written."""
+
     def found(self, snapshot: str) -> Kept | None:
         """Return a snapshot, or None if it is gone or cannot be read."""
 

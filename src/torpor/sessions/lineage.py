@@ -1,4 +1,4 @@
-"""The snapshot tree of sessions: checkpoints, forks, and ways back.
+"""The snapshot tree of sessions: forks, ways back, and the tree itself.
 
 A fork and a rollback bring back what was in the machine. What the session did beyond it stays done,
 and is listed.
@@ -9,23 +9,18 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
+from torpor.sessions.checkpoints import Checkpoints, check_ready
+from torpor.sessions.creation import Creation
 from torpor.sessions.errors import (
     ConflictError,
     FailedError,
     InvalidError,
     NoRoomError,
-    NotFoundError,
     SessionError,
 )
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost
-from torpor.sessions.lifecycle import (
-    RUNS,
-    Lifecycle,
-    check_runs,
-    check_there,
-    insert_named,
-)
+from torpor.sessions.lifecycle import Lifecycle
 from torpor.sessions.lives import Lives
 from torpor.sessions.model import (
     MOST_CHILDREN,
@@ -39,15 +34,15 @@ from torpor.sessions.model import (
 )
 from torpor.sessions.operations import Operations
 from torpor.sessions.room import Room
-from torpor.sessions.snapshots import Snapshots, checkpoint_id
+from torpor.sessions.snapshots import Snapshots
+from torpor.sessions.standing import RUNS, Standing, check_there, insert_named
 from torpor.store import events as events_table
 from torpor.store import operations as operations_table
 from torpor.store import sessions
 from torpor.store import snapshots as snapshots_table
-from torpor.store.database import Database, Transaction
-from torpor.store.records import Operation, Session, Snapshot, SnapshotKind, Status
+from torpor.store.database import Database
+from torpor.store.records import Operation, Session, Snapshot, Status
 from torpor.vm import VmError
-from torpor.vm.new_snapshot import new_id
 
 EXTERNAL = frozenset(("port.opened",))
 """Types of events with which a session reaches beyond its machine."""
@@ -55,7 +50,7 @@ MOST_LISTED = 1000
 
 
 class Lineage:
-    """Checkpoints, forks and rollbacks."""
+    """Forks and rollbacks."""
 
     def __init__(
         self,
@@ -66,7 +61,10 @@ class Lineage:
         snapshots: Snapshots,
         room: Room,
         lives: Lives,
+        standing: Standing,
+        creation: Creation,
         lifecycle: Lifecycle,
+        checkpoints: Checkpoints,
     ) -> None:
         self._database = database
         self._host = host
@@ -75,162 +73,10 @@ class Lineage:
         self._snapshots = snapshots
         self._room = room
         self._lives = lives
+        self._standing = standing
+        self._creation = creation
         self._lifecycle = lifecycle
-
-    # Checkpoints
-
-    async def checkpoint(
-        self, session: str, by: Actor, *, label: str, durable: bool, key: Key | None
-    ) -> Snapshot:
-        """Make a checkpoint of a session, which runs on, or of one that is paused.
-
-        Raises :exc:`ConflictError`, and :exc:`FailedError`, the session as before.
-        """
-        if len(label) > 255:
-            raise InvalidError("label: at most 255 characters.")
-        made = await self._operations.once(
-            f"a checkpoint of {session}",
-            by,
-            key,
-            lambda: self._checkpoint(session, by, label, key),
-            lambda operation: self.get_checkpoint(session, operation.result["checkpoint"]),
-        )
-        if durable:
-            await self._snapshots.durable(made.id)
-            made = await self.get_checkpoint(session, made.checkpoint or "")
-        return made
-
-    async def _checkpoint(
-        self, session_id: str, by: Actor, label: str, key: Key | None
-    ) -> Snapshot:
-        async with self._lives.of(session_id).turn("checkpoint"):
-            session = await self._lifecycle.get(session_id)
-            return await self._cut(session, by, "checkpoint", label, key)
-
-    async def _cut(
-        self,
-        session: Session,
-        by: Actor,
-        kind: SnapshotKind,
-        label: str,
-        key: Key | None,
-        children: int = 1,
-    ) -> Snapshot:
-        """Make a snapshot of a session that users can go back to."""
-        checkpoint = checkpoint_id()
-        if session.status is Status.PAUSED:
-            return await self._mark(session, by, kind, label, key, checkpoint)
-        check_runs(session, "frozen")
-        assert session.machine is not None
-        snapshot = new_id()
-        async with self._operations.noted(
-            "checkpoint", by, session.id, key,
-            snapshot=snapshot, checkpoint=checkpoint, label=label, snapshot_kind=kind,
-        ) as noted:  # fmt: skip
-            try:
-                kept = await self._host.freeze(
-                    session.machine, snapshot, noted.labels, stop=False, children=children
-                )
-            except (VmError, OSError) as error:
-                raise FailedError(
-                    f"Session {session.name} could not be frozen: {error}",
-                    state="It runs on."
-                    if self._lifecycle.runs(session)
-                    else "Its machine has ended.",
-                ) from error
-
-            async def write(conn: Transaction) -> Snapshot:
-                await noted.done(conn, checkpoint=checkpoint, snapshot=snapshot)
-                return await self.note_checkpoint(conn, session, kept.id, by, noted.record.plan)
-
-            row = await self._operations.written(write, noted)
-        self._events.tell(session.id)
-        self._snapshots.settle(snapshot, session.snapshot)
-        return row
-
-    async def note_checkpoint(
-        self, conn: Transaction, session: Session, snapshot: str, by: Actor, plan: dict[str, str]
-    ) -> Snapshot:
-        """Write down a checkpoint that was made as planned: the session stands on it."""
-        kept = self._host.found(snapshot)
-        assert kept is not None
-        kind: SnapshotKind = "fork" if plan["snapshot_kind"] == "fork" else "checkpoint"
-        row = await self._snapshots.note(
-            conn, session, kept, kind, label=plan["label"], checkpoint=plan["checkpoint"]
-        )
-        await sessions.update(conn, session.id, generation=row.generation, snapshot=row.id)
-        await self._told(conn, session, row, by)
-        return row
-
-    async def _mark(
-        self,
-        session: Session,
-        by: Actor,
-        kind: SnapshotKind,
-        label: str,
-        key: Key | None,
-        checkpoint: str,
-    ) -> Snapshot:
-        """Make a checkpoint of the snapshot in which a session is paused."""
-        assert session.snapshot is not None
-        async with (
-            self._operations.noted(
-                "checkpoint", by, session.id, key, snapshot=session.snapshot, checkpoint=checkpoint
-            ) as noted,
-            self._database.write() as conn,
-        ):
-            row = await snapshots_table.get(conn, session.snapshot)
-            assert row is not None
-            if row.checkpoint is None:
-                row = await snapshots_table.update(
-                    conn, row.id, checkpoint=checkpoint, kind=kind, label=label
-                )
-                await self._told(conn, session, row, by)
-            elif label and label != row.label:
-                row = await snapshots_table.update(conn, row.id, label=label, kind=kind)
-            await noted.done(conn, checkpoint=row.checkpoint, snapshot=row.id)
-        self._events.tell(session.id)
-        return row
-
-    async def _told(self, conn: Transaction, session: Session, row: Snapshot, by: Actor) -> None:
-        await self._events.append(
-            conn, "checkpoint.created", session.id, by, checkpoint_id=row.checkpoint,
-            snapshot_id=row.id, label=row.label, generation=row.generation,
-            stored_bytes=row.stored_bytes,
-        )  # fmt: skip
-
-    async def get_checkpoint(self, session: str, checkpoint: str) -> Snapshot:
-        """Return a checkpoint. Raises :exc:`NotFoundError`."""
-        async with self._database.read() as conn:
-            found = await snapshots_table.by_checkpoint(conn, session, checkpoint)
-        if found is None:
-            raise NotFoundError(f"There is no checkpoint {checkpoint!r} of this session.")
-        return found
-
-    async def checkpoints(
-        self, session: str, limit: int, after: str | None
-    ) -> tuple[list[Snapshot], str | None]:
-        """Return a page of a session's checkpoints, newest first, and the cursor of the next."""
-        async with self._database.read() as conn:
-            page = await snapshots_table.page(conn, session, limit, after)
-        return list(page.items), page.next_cursor
-
-    async def delete_checkpoint(self, session_id: str, checkpoint: str, by: Actor) -> None:
-        """Delete a checkpoint; one that is gone already is left. What stands on its snapshot keeps
-        that."""
-        async with self._lives.of(session_id).turn("delete"):
-            async with self._database.write() as conn:
-                found = await snapshots_table.by_checkpoint(conn, session_id, checkpoint)
-                if found is None:
-                    return
-                await snapshots_table.update(
-                    conn, found.id, checkpoint=None, kind="pause", label=""
-                )
-                await self._events.append(
-                    conn, "checkpoint.deleted", session_id, by, checkpoint_id=checkpoint
-                )
-            self._events.tell(session_id)
-        await self._snapshots.release(found.id)
+        self._checkpoints = checkpoints
 
     # Fork
 
@@ -260,21 +106,21 @@ class Lineage:
         self, session_id: str, by: Actor, count: int, checkpoint: str | None, key: Key | None
     ) -> Forked:
         async with self._lives.of(session_id).turn("fork"):
-            parent = await self._lifecycle.get(session_id)
+            parent = await self._standing.get(session_id)
             check_there(parent)
             async with self._database.read() as conn:
-                await self._lifecycle.check_room_for(conn, count)
+                await self._creation.check_room_for(conn, count)
             if checkpoint is None:
-                source = await self._cut(parent, by, "fork", "", None, children=count)
-                parent = await self._lifecycle.get(session_id)
+                source = await self._checkpoints.cut(parent, by, "fork", "", None, children=count)
+                parent = await self._standing.get(session_id)
             else:
-                source = self._ready(await self.get_checkpoint(session_id, checkpoint))
+                source = check_ready(await self._checkpoints.get(session_id, checkpoint))
             children: list[Session | SessionError] = [
                 self._child(parent, source, number) for number in range(1, count + 1)
             ]
             noted = await self._insert_children(parent, source, children, by, key)
         for child in noted:
-            self._lifecycle.provision(child.id, by, "fork")
+            self._creation.provision(child.id, by, "fork")
         return Forked(children, await self.not_undone(parent, source))
 
     def _child(self, parent: Session, source: Snapshot, number: int) -> Session | SessionError:
@@ -325,7 +171,7 @@ class Lineage:
         }
         try:
             async with self._database.write() as conn:
-                await self._lifecycle.check_room_for(conn, len(new))
+                await self._creation.check_room_for(conn, len(new))
                 await operations_table.begin(conn, operation)
                 for child in new:
                     await insert_named(conn, replace(child, created_by=by.id))
@@ -348,9 +194,9 @@ class Lineage:
 
     async def _forked(self, operation: Operation) -> Forked:
         """Return what an earlier fork made."""
-        parent = await self._lifecycle.get(operation.session or "")
+        parent = await self._standing.get(operation.session or "")
         children: list[Session | SessionError] = [
-            await self._lifecycle.get(each) if isinstance(each, str) else FailedError(each["error"])
+            await self._standing.get(each) if isinstance(each, str) else FailedError(each["error"])
             for each in operation.result["children"]
         ]
         async with self._database.read() as conn:
@@ -375,19 +221,19 @@ class Lineage:
 
     async def _rolled_back(self, session: str, operation: Operation) -> RolledBack:
         return RolledBack(
-            await self._lifecycle.get(session), list(operation.result.get("not_undone", ()))
+            await self._standing.get(session), list(operation.result.get("not_undone", ()))
         )
 
     async def _rollback(
         self, session_id: str, by: Actor, checkpoint: str, key: Key | None
     ) -> RolledBack:
         async with self._lives.of(session_id).turn("rollback"):
-            session = await self._lifecycle.get(session_id)
+            session = await self._standing.get(session_id)
             check_there(session)
             if session.status is Status.PROVISIONING:
                 raise ConflictError(f"Session {session.name} is still being created.")
-            await self._lifecycle.check_name_free(session)
-            source = self._ready(await self.get_checkpoint(session_id, checkpoint))
+            await self._standing.check_name_free(session)
+            source = check_ready(await self._checkpoints.get(session_id, checkpoint))
             not_undone = await self.not_undone(session, source)
             old = session.machine if session.status in RUNS else None
             generation = session.generation + 1
@@ -398,7 +244,7 @@ class Lineage:
                     snapshot=source.id, checkpoint=checkpoint, generation=generation, old=old,
                 ) as noted:  # fmt: skip
                     running = await self._lifecycle.start(session, source.id, noted, "rollback")
-                    rolled = await self._lifecycle.started(
+                    rolled = await self._standing.started(
                         session, running, noted, by, "session.rolled_back",
                         snapshot=source.id, generation=generation,
                         result={"not_undone": not_undone},
@@ -415,16 +261,7 @@ class Lineage:
         return RolledBack(rolled, not_undone)
 
     async def _lives_on(self, session: str) -> bool:
-        return (await self._lifecycle.get(session)).status in RUNS
-
-    def _ready(self, source: Snapshot) -> Snapshot:
-        if source.status != "READY":
-            raise ConflictError(
-                f"Checkpoint {source.checkpoint} is {source.status.lower()}"
-                + (f": {source.error}" if source.error else "."),
-                state="Nothing was changed.",
-            )
-        return source
+        return (await self._standing.get(session)).status in RUNS
 
     async def not_undone(self, session: Session, source: Snapshot) -> list[str]:
         """Return the ids of the events since a snapshot with which the session reached beyond its
@@ -437,7 +274,7 @@ class Lineage:
 
     async def tree(self, session_id: str) -> Tree:
         """Return a session's snapshots and the sessions that were forked from it."""
-        session = await self._lifecycle.get(session_id)
+        session = await self._standing.get(session_id)
         async with self._database.read() as conn:
             rows = await snapshots_table.of_session(conn, session_id)
             children = await sessions.children(conn, session_id)

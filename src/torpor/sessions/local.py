@@ -262,6 +262,12 @@ class LocalHost:
         found = (self.found(snapshot) for snapshot in self._host.store.ids())
         return {each.id: each for each in found if each is not None and SESSION in each.labels}
 
+    def unreadable(self) -> list[str]:
+        store = self._host.store
+        return [
+            each for each in store.ids() if self.found(each) is None and not store.durable(each)
+        ]
+
     def found(self, snapshot: str) -> Kept | None:
         with contextlib.suppress(VmError, OSError):
             return self._kept(self._host.store.manifest(snapshot))

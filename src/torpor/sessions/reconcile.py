@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from torpor.sessions.checkpoints import Checkpoints
+from torpor.sessions.creation import Creation
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import (
     OPERATION,
@@ -20,11 +22,11 @@ from torpor.sessions.hosts import (
     Running,
     StartEvent,
 )
-from torpor.sessions.lifecycle import RUNS, Lifecycle
-from torpor.sessions.lineage import Lineage
+from torpor.sessions.lifecycle import Lifecycle
 from torpor.sessions.model import SYSTEM
 from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots
+from torpor.sessions.standing import RUNS, Standing
 from torpor.store import operations as operations_table
 from torpor.store import sessions as sessions_table
 from torpor.store import snapshots as snapshots_table
@@ -69,16 +71,20 @@ class Reconciler:
         events: Events,
         snapshots: Snapshots,
         room: Room,
+        standing: Standing,
+        creation: Creation,
         lifecycle: Lifecycle,
-        lineage: Lineage,
+        checkpoints: Checkpoints,
     ) -> None:
         self._database = database
         self._host = host
         self._events = events
         self._snapshots = snapshots
         self._room = room
+        self._standing = standing
+        self._creation = creation
         self._lifecycle = lifecycle
-        self._lineage = lineage
+        self._checkpoints = checkpoints
         self._report = Report()
 
     async def run(self) -> Report:
@@ -104,7 +110,7 @@ class Reconciler:
         for session in new:
             self._room.adopt(session.id)
             event: StartEvent = "create" if session.parent is None else "fork"
-            self._lifecycle.provision(session.id, SYSTEM, event)
+            self._creation.provision(session.id, SYSTEM, event)
         return self._report
 
     # Operations that were cut off
@@ -112,11 +118,11 @@ class Reconciler:
     async def _settle(self, operation: Operation, kept: dict[str, Kept]) -> None:
         """Finish an operation if the host had come to its end, else see that it is undone."""
         assert operation.session is not None
-        session = await self._lifecycle.get(operation.session)
+        session = await self._standing.get(operation.session)
         machine = self._machine_of(operation)
         snapshot = operation.plan.get("snapshot")
         match operation.kind:
-            case "pause" if snapshot in kept and not self._lifecycle.runs(session):
+            case "pause" if snapshot in kept and not self._standing.runs(session):
                 await self._finish_pause(session, operation, kept[snapshot])
             case "checkpoint" if snapshot in kept and "snapshot_kind" in operation.plan:
                 await self._finish_checkpoint(session, operation, snapshot)
@@ -138,7 +144,7 @@ class Reconciler:
             if await snapshots_table.get(conn, made.id) is not None:
                 return
             row = await self._snapshots.note(conn, session, made, "pause")
-            await self._lifecycle.note_paused(
+            await self._standing.note_paused(
                 conn, session, row, SYSTEM, operation.plan.get("reason", "manual")
             )
             await operations_table.finish(conn, operation.id, "done", {"snapshot": made.id})
@@ -150,9 +156,7 @@ class Reconciler:
         async with self._database.write() as conn:
             if await snapshots_table.get(conn, snapshot) is not None:
                 return
-            row = await self._lineage.note_checkpoint(
-                conn, session, snapshot, SYSTEM, operation.plan
-            )
+            row = await self._checkpoints.note(conn, session, snapshot, SYSTEM, operation.plan)
             result = {"checkpoint": row.checkpoint, "snapshot": snapshot}
             await operations_table.finish(conn, operation.id, "done", result)
         self._report.say(session.id, f"checkpoint {row.checkpoint} was being made: it is whole")
@@ -246,12 +250,12 @@ class Reconciler:
             await self._check_running(session, ended)
         elif session.status is Status.PAUSED and session.snapshot in lost:
             why = f"Snapshot {session.snapshot}, in which it was paused, is lost."
-            await self._lifecycle.fail(session.id, why, SYSTEM)
+            await self._standing.fail(session.id, why, SYSTEM)
             self._report.say(session.id, "failed: the snapshot in which it was paused is lost")
         elif session.status is Status.PROVISIONING:
             if session.snapshot in lost:
                 why = f"Snapshot {session.snapshot}, from which it was to start, is lost."
-                await self._lifecycle.fail(session.id, why, SYSTEM)
+                await self._standing.fail(session.id, why, SYSTEM)
                 return False
             self._report.say(session.id, "was being created: begun anew")
             return True
@@ -275,7 +279,7 @@ class Reconciler:
         end = ended.get(session.machine or "") or End(
             session.machine or "", "", "Its machine is gone: the host was restarted.", None
         )
-        await self._lifecycle.lost(session, end)
+        await self._standing.lost(session, end)
         self._report.say(session.id, f"its machine is gone: {end.why}")
 
     # What nobody knows of
@@ -292,7 +296,8 @@ class Reconciler:
     async def _remove_strangers(self, rows: Iterable[Snapshot], kept: dict[str, Kept]) -> None:
         async with self._database.read() as conn:
             known = {row.id for row in await snapshots_table.of_all(conn)}
-        for snapshot in kept.keys() - known:
+        # One that cannot be read keeps the host from removing the files that only it may need.
+        for snapshot in (kept.keys() | set(self._host.unreadable())) - known:
             with contextlib.suppress(VmError, OSError):
                 await self._host.remove(snapshot)
             self._report.snapshots.append(snapshot)

@@ -6,19 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
+from torpor.sessions.checkpoints import Checkpoints
+from torpor.sessions.creation import AT_ONCE, Creation, Defaults
 from torpor.sessions.errors import ConflictError, SessionError
 from torpor.sessions.events import Events
 from torpor.sessions.execs import Execs
 from torpor.sessions.hosts import Facts, MachineHost
-from torpor.sessions.lifecycle import (
-    RUNS,
-    STOP,
-    Defaults,
-    Lifecycle,
-    check_there,
-    name_taken,
-    no_session,
-)
+from torpor.sessions.lifecycle import STOP, Lifecycle
 from torpor.sessions.lineage import Lineage
 from torpor.sessions.lives import Lives
 from torpor.sessions.model import (
@@ -36,6 +30,7 @@ from torpor.sessions.operations import Operations
 from torpor.sessions.reconcile import Reconciler, Report
 from torpor.sessions.room import Room, RoomLimits
 from torpor.sessions.snapshots import Snapshots
+from torpor.sessions.standing import RUNS, Standing, check_there, name_taken, no_session
 from torpor.sessions.tasks import Tasks
 from torpor.sessions.use import InUse, Uses
 from torpor.sessions.watch import Keeping, Watch
@@ -79,19 +74,32 @@ class Sessions:
         operations = Operations(database, self.events, ulids, self._tasks)
         self._operations = operations
         self._snapshots = Snapshots(database, host, self.events, self._tasks)
+        starting = asyncio.Semaphore(AT_ONCE)
+        self._standing = Standing(
+            database, host, self.events, self._snapshots, self._room, self._lives
+        )
+        self._creation = Creation(
+            database, host, self.events, operations, self._room, self._lives, self._tasks,
+            self._standing, defaults, starting,
+        )  # fmt: skip
         self._lifecycle = Lifecycle(
             database, host, self.events, operations, self._snapshots, self._room, self._lives,
-            self._tasks, defaults,
+            self._tasks, self._standing, starting,
         )  # fmt: skip
+        self._checkpoints = Checkpoints(
+            database, host, self.events, operations, self._snapshots, self._lives, self._standing
+        )
         self._lineage = Lineage(
             database, host, self.events, operations, self._snapshots, self._room, self._lives,
-            self._lifecycle,
+            self._standing, self._creation, self._lifecycle, self._checkpoints,
         )  # fmt: skip
-        self._uses = Uses(database, host, self.events, self._lives, self._lifecycle, self._tasks)
+        self._uses = Uses(
+            database, host, self.events, self._lives, self._standing, self._lifecycle, self._tasks
+        )
         self.execs = Execs(self._uses, self.events)
         self._watch = Watch(
             database, host, self.events, self._snapshots, self._room, self._lives,
-            self._lifecycle, self._tasks, keeping,
+            self._lifecycle, self._tasks, keeping, defaults.idle_timeout,
         )  # fmt: skip
         self._watching: asyncio.Task[None] | None = None
         self.report = Report()
@@ -123,7 +131,7 @@ class Sessions:
         self._host.on_reboot(self._lifecycle.rebooted)
         reconciler = Reconciler(
             self._database, self._host, self.events, self._snapshots, self._room,
-            self._lifecycle, self._lineage,
+            self._standing, self._creation, self._lifecycle, self._checkpoints,
         )  # fmt: skip
         self.report = await reconciler.run()
         self._watching = asyncio.create_task(self._watch.run(), name="watch over the sessions")
@@ -141,7 +149,7 @@ class Sessions:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
-        await self._lifecycle.stop_provisioning()
+        await self._creation.stop_provisioning()
         if freeze:
             await self._freeze_all(enough)
         await self._tasks.close()
@@ -192,7 +200,7 @@ class Sessions:
 
     async def get(self, session: str) -> Session:
         """Return a session by its id. Raises :exc:`NotFoundError`."""
-        return await self._lifecycle.get(session)
+        return await self._standing.get(session)
 
     async def page(self, query: SessionQuery) -> Page[Session]:
         """Return a page of sessions, newest first. Raises :exc:`CursorError` of the store."""
@@ -213,7 +221,7 @@ class Sessions:
         async with asyncio.timeout(limit):
             while True:
                 news = live.news
-                found = await self._lifecycle.get(session)
+                found = await self._standing.get(session)
                 if found.status is not Status.PROVISIONING:
                     return found
                 await news.wait()
@@ -226,7 +234,7 @@ class Sessions:
 
     async def create(self, new: NewSession, by: Actor, *, key: Key | None = None) -> Session:
         """Begin a new session; see :meth:`ready`."""
-        return await self._lifecycle.create(new, by, key)
+        return await self._creation.create(new, by, key)
 
     async def update(self, session: str, by: Actor, changes: Changes) -> Session:
         """Change what is said of a session. Raises :exc:`InvalidError`, :exc:`ConflictError`."""
@@ -236,7 +244,7 @@ class Sessions:
             for name, value in vars(changes).items()
             if value is not None
         }
-        check_there(await self._lifecycle.get(session))
+        check_there(await self._standing.get(session))
         try:
             async with self._database.write() as conn:
                 changed = await table.update(conn, session, **wanted)
@@ -279,22 +287,22 @@ class Sessions:
         durable: bool = False,
         key: Key | None = None,
     ) -> Snapshot:
-        """See :meth:`Lineage.checkpoint`."""
-        return await self._lineage.checkpoint(session, by, label=label, durable=durable, key=key)
+        """See :meth:`Checkpoints.make`."""
+        return await self._checkpoints.make(session, by, label=label, durable=durable, key=key)
 
     async def checkpoints(
         self, session: str, limit: int = 50, after: str | None = None
     ) -> tuple[Sequence[Snapshot], str | None]:
-        """See :meth:`Lineage.checkpoints`."""
-        return await self._lineage.checkpoints(session, limit, after)
+        """See :meth:`Checkpoints.page`."""
+        return await self._checkpoints.page(session, limit, after)
 
     async def get_checkpoint(self, session: str, checkpoint: str) -> Snapshot:
-        """See :meth:`Lineage.get_checkpoint`."""
-        return await self._lineage.get_checkpoint(session, checkpoint)
+        """See :meth:`Checkpoints.get`."""
+        return await self._checkpoints.get(session, checkpoint)
 
     async def delete_checkpoint(self, session: str, checkpoint: str, by: Actor) -> None:
-        """See :meth:`Lineage.delete_checkpoint`."""
-        await self._lineage.delete_checkpoint(session, checkpoint, by)
+        """See :meth:`Checkpoints.delete`."""
+        await self._checkpoints.delete(session, checkpoint, by)
 
     async def fork(
         self,
@@ -320,7 +328,7 @@ class Sessions:
 
     async def recoverable(self, session: str) -> list[Snapshot]:
         """Return what a session could be resumed from, newest first."""
-        found = await self._lifecycle.get(session)
+        found = await self._standing.get(session)
         async with self._database.read() as conn:
             rows = await snapshots_table.of_session(conn, session)
             if found.snapshot is not None and found.snapshot not in {row.id for row in rows}:
@@ -354,7 +362,7 @@ class Sessions:
 
     async def statistics(self, session: str) -> Statistics:
         """Return what a session that runs uses. Raises :exc:`ConflictError`."""
-        found = await self._lifecycle.get(session)
+        found = await self._standing.get(session)
         if found.status not in RUNS or found.machine is None:
             raise ConflictError(f"Session {found.name} does not run.")
         return await self._host.statistics(found.machine)

@@ -9,9 +9,10 @@ from typing import Any
 from torpor.sessions.errors import ConflictError, FailedError
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost
-from torpor.sessions.lifecycle import RUNS, Lifecycle, check_there
+from torpor.sessions.lifecycle import Lifecycle
 from torpor.sessions.lives import Lives
 from torpor.sessions.model import SYSTEM, Actor
+from torpor.sessions.standing import RUNS, Standing, check_there
 from torpor.sessions.tasks import Tasks
 from torpor.store import sessions
 from torpor.store.database import Database
@@ -65,6 +66,7 @@ class Uses:
         host: MachineHost,
         events: Events,
         lives: Lives,
+        standing: Standing,
         lifecycle: Lifecycle,
         tasks: Tasks,
     ) -> None:
@@ -72,6 +74,7 @@ class Uses:
         self._host = host
         self._events = events
         self._lives = lives
+        self._standing = standing
         self._lifecycle = lifecycle
         self._tasks = tasks
 
@@ -108,7 +111,7 @@ class Uses:
         live = self._lives.of(session)
         while True:
             news = live.news
-            found = await self._lifecycle.get(session)
+            found = await self._standing.get(session)
             self._check(found)
             if found.status in RUNS and not live.swapping:
                 agent = await self._agent(found)
@@ -128,14 +131,14 @@ class Uses:
     async def paused(self, session: str) -> bool:
         """Return whether a session is paused, or just being so."""
         return self._lives.of(session).swapping or (
-            (await self._lifecycle.get(session)).status is Status.PAUSED
+            (await self._standing.get(session)).status is Status.PAUSED
         )
 
     async def _awake(self, session: str, by: Actor) -> Session:
         live = self._lives.of(session)
         while True:
             news = live.news
-            found = await self._lifecycle.get(session)
+            found = await self._standing.get(session)
             self._check(found)
             if live.swapping or found.status is Status.PROVISIONING:
                 await news.wait()
@@ -180,7 +183,7 @@ class Uses:
         return agent
 
     async def _moved_on(self, session: Session) -> bool:
-        return (await self._lifecycle.get(session.id)).machine != session.machine
+        return (await self._standing.get(session.id)).machine != session.machine
 
     async def _detached(self, session: Session, why: str) -> None:
         if session.status is not Status.DETACHED and session.machine in self._host.running():

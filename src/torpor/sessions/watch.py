@@ -10,11 +10,12 @@ from datetime import timedelta
 from torpor.sessions.errors import SessionError
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost
-from torpor.sessions.lifecycle import IDLE, RUNS, Lifecycle
+from torpor.sessions.lifecycle import IDLE, Lifecycle
 from torpor.sessions.lives import Lives
 from torpor.sessions.model import SYSTEM, now
 from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots
+from torpor.sessions.standing import RUNS
 from torpor.sessions.tasks import Tasks
 from torpor.store import events as events_table
 from torpor.store import operations as operations_table
@@ -56,6 +57,7 @@ class Watch:
         lifecycle: Lifecycle,
         tasks: Tasks,
         keeping: Keeping,
+        idle_timeout: int,
     ) -> None:
         self._database = database
         self._host = host
@@ -66,7 +68,9 @@ class Watch:
         self._lifecycle = lifecycle
         self._tasks = tasks
         self._keeping = keeping
+        self._idle_timeout = idle_timeout
         self._held: dict[str, str] = {}
+        self._told_held: set[str] = set()
         self.on_samples: Callable[[list[Sample]], None] = lambda _: None
         """Is told of the samples of each round."""
         self._pausing: set[str] = set()
@@ -131,13 +135,19 @@ class Watch:
     async def _look_whether_held(self, session: Session) -> None:
         with contextlib.suppress(VmError):
             why = self._host.held(session.machine or "")
-            before = self._held.get(session.id)
-            if why is not None and before is None:
-                self._held[session.id] = why
-                await self._events.add("session.held", session.id, SYSTEM, reason=why)
-            elif why is None and before is not None:
-                del self._held[session.id]
+            if why is not None:
+                self._held.setdefault(session.id, why)
+            held = self._held.get(session.id)
+            if held is None:
+                return
+            # A disk that is full may have no room for the event either: then it is told later.
+            if session.id not in self._told_held:
+                await self._events.add("session.held", session.id, SYSTEM, reason=held)
+                self._told_held.add(session.id)
+            if why is None:
                 await self._events.add("session.released", session.id, SYSTEM)
+                self._told_held.discard(session.id)
+                del self._held[session.id]
 
     def _pause_if_idle(self, session: Session) -> None:
         if session.id not in self._pausing and self._idle(session):
@@ -147,7 +157,7 @@ class Watch:
     def _idle(self, session: Session) -> bool:
         limit = session.idle_timeout
         if limit is None:
-            limit = self._lifecycle.defaults.idle_timeout
+            limit = self._idle_timeout
         if limit == 0 or session.keep_warm or session.id in self._held:
             return False
         return self._lives.of(session.id).idle_seconds() >= limit

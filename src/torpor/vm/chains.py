@@ -60,6 +60,7 @@ class Chains:
 
     async def _shorten_all(self) -> None:
         for snapshot in self._store.ids():
+            await asyncio.sleep(0)  # there may be thousands, of which each is looked at
             with contextlib.suppress(VmError, OSError):  # told when it is thawed
                 found, sums = self._store.durable_parts(snapshot)
                 async with self.shortened(found, sums.disk) as disk:

@@ -63,6 +63,8 @@ async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
     made), or the machine's end.
     """
     async with machine.exclusive(), _put_together(machine, store, wanted) as new:
+        if machine.held is not None:  # it can be brought to rest only when it goes on
+            raise VmError("It is held.")
         agent, qmp = await machine.attached(), machine.qmp
         clock = _Stopwatch()
         made: Manifest | None = None
@@ -124,6 +126,12 @@ async def _put_together(
             error = await machine.explain(error)
         if isinstance(error, MachineDiedError | RebootedError):
             raise error from None
+        if machine.held is not None:
+            raise FreezeError(
+                f"Machine {machine.id} could not be frozen: {machine.held}. ({told(error)})",
+                state="No snapshot was made. It is held, and goes on by itself when there is space.",
+                todo="Make space.",
+            ) from error
         raise FreezeError(
             f"Machine {machine.id} could not be frozen: {told(error)}",
             state="It runs on as before, and no snapshot was made.",

@@ -183,9 +183,12 @@ class Api:
 
 @asynccontextmanager
 async def _api(lab: Laboratory) -> AsyncIterator[Api]:
-    async with served(lab.maker, lab.host.home.parent) as server, server.client() as client:
-        async with aclosing(client.events(follow=True)) as events:
-            yield Api(client, events)
+    async with (
+        served(lab.maker, lab.host.home.parent) as server,
+        server.client() as client,
+        aclosing(client.events(follow=True)) as events,
+    ):
+        yield Api(client, events)
 
 
 async def measure(lab: Laboratory, runs: int, book: Notebook) -> None:

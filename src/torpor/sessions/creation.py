@@ -1,0 +1,181 @@
+"""New sessions: noted at once, and started in the background."""
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+
+from torpor.images import ImageError
+from torpor.sessions.errors import ConflictError, InvalidError, SessionError
+from torpor.sessions.events import Events
+from torpor.sessions.hosts import MachineHost, StartEvent
+from torpor.sessions.lives import Lives
+from torpor.sessions.model import SYSTEM, Actor, Key, NewSession, check_new, new_session_id, now
+from torpor.sessions.operations import Noted, Operations
+from torpor.sessions.room import Room
+from torpor.sessions.standing import GONE, Standing, insert_named
+from torpor.sessions.tasks import Tasks
+from torpor.store import operations as operations_table
+from torpor.store import sessions
+from torpor.store.database import Database, Transaction
+from torpor.store.records import Operation, Session, Status
+from torpor.vm import VmError
+
+AT_ONCE = 4
+"""Machines that are started at the same time; more would only wait for each other."""
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a session is when nothing else is asked for. ``idle_timeout`` is in seconds, 0 for
+    never. ``most_sessions`` may be there at the same time, paused ones too."""
+
+    image: str = "default"
+    size: str = "mars-2vcpu-1gb"
+    idle_timeout: int = 900
+    most_sessions: int = 10_000
+
+
+class Creation:
+    """Makes sessions. ``starting`` bounds how many machines are started at the same time."""
+
+    def __init__(
+        self,
+        database: Database,
+        host: MachineHost,
+        events: Events,
+        operations: Operations,
+        room: Room,
+        lives: Lives,
+        tasks: Tasks,
+        standing: Standing,
+        defaults: Defaults,
+        starting: asyncio.Semaphore,
+    ) -> None:
+        self._database = database
+        self._host = host
+        self._events = events
+        self._operations = operations
+        self._room = room
+        self._lives = lives
+        self._tasks = tasks
+        self._standing = standing
+        self._defaults = defaults
+        self._starting = starting
+        self._provisioning: set[asyncio.Task[None]] = set()
+
+    async def create(self, new: NewSession, by: Actor, key: Key | None) -> Session:
+        """Note a new session, and begin to start it. Raises :exc:`InvalidError`,
+        :exc:`ConflictError` if its name is taken, :exc:`NoRoomError`."""
+        check_new(new)
+        self._check_image(new.image or self._defaults.image)
+        return await self._operations.once(
+            "create", by, key, lambda: self._create(new, by, key), self._created
+        )
+
+    async def _created(self, operation: Operation) -> Session:
+        return await self._standing.get(operation.session or "")
+
+    def _check_image(self, image: str) -> None:
+        try:
+            self._host.check_image(image)
+        except ImageError as error:
+            raise InvalidError(str(error)) from error
+
+    async def _create(self, new: NewSession, by: Actor, key: Key | None) -> Session:
+        moment = now()
+        session = Session(
+            id=new_session_id(),
+            name=new.name or invented_name(moment),
+            status=Status.PROVISIONING,
+            image=new.image or self._defaults.image,
+            size=new.size or self._defaults.size,
+            created_at=moment,
+            updated_at=moment,
+            used_at=moment,
+            created_by=by.id,
+            env=dict(new.env),
+            labels=dict(new.labels),
+            metadata=dict(new.metadata),
+            idle_timeout=new.idle_timeout,
+            keep_warm=new.keep_warm,
+        )
+        self._room.take(session.id, None)
+        try:
+            operation = self._operations.new("create", by, session.id, key)
+            async with self._database.write() as conn:
+                await self.check_room_for(conn, 1)
+                await insert_named(conn, session)
+                await operations_table.begin(conn, operation)
+                await self._events.append(
+                    conn, "session.created", session.id, by, name=session.name,
+                    image=session.image, size=session.size,
+                )  # fmt: skip
+                # The session is noted: that is what was asked for. Its start is the server's own.
+                await operations_table.finish(conn, operation.id, "done", {"session": session.id})
+        except BaseException:
+            self._room.give_back(session.id)
+            raise
+        self._events.tell(session.id)
+        self.provision(session.id, by)
+        return session
+
+    async def check_room_for(self, conn: Transaction, count: int) -> None:
+        """Raise :exc:`ConflictError` if there may not be so many more sessions."""
+        counts = await sessions.counts(conn)
+        there = sum(number for status, number in counts.items() if status not in GONE)
+        if there + count > self._defaults.most_sessions:
+            raise ConflictError(
+                f"There are {there} sessions, and at most {self._defaults.most_sessions} may be.",
+                state="Nothing was created.",
+                todo="Remove some, or raise max_sessions in the settings.",
+            )
+
+    def provision(self, session: str, by: Actor, event: StartEvent = "create") -> None:
+        """Begin to start a session for the first time, with room taken for it already."""
+        task = self._tasks.background(
+            self._provision(session, by, event), f"provisioning {session}"
+        )
+        self._lives.of(session).provisioning = task
+        self._provisioning.add(task)
+        task.add_done_callback(self._provisioning.discard)
+
+    async def stop_provisioning(self) -> None:
+        """Cut off all starts of new sessions: an image may take minutes to be made. The next
+        program begins them anew."""
+        for task in self._provisioning:
+            task.cancel()
+        await asyncio.gather(*self._provisioning, return_exceptions=True)
+
+    async def _provision(self, session_id: str, by: Actor, event: StartEvent) -> None:
+        async with self._lives.of(session_id).turn("create"):
+            session = await self._standing.get(session_id)
+            if session.status is not Status.PROVISIONING:
+                return  # destroyed before its turn came
+            try:
+                async with self._operations.noted("provision", by, session_id) as noted:
+                    await self._start_first(session, noted, by, event)
+            except (SessionError, VmError, ImageError, OSError) as error:
+                await self._standing.fail(session_id, f"It could not be started: {error}", by)
+
+    async def _start_first(
+        self, session: Session, noted: Noted, by: Actor, event: StartEvent
+    ) -> None:
+        snapshot, defaults = session.snapshot, session.defaults
+        if snapshot is None:
+
+            async def report(step: str) -> None:
+                await self._events.add("session.progress", session.id, SYSTEM, step=step)
+
+            found = await self._host.image_start(session.image, session.size, report)
+            snapshot, defaults = found.snapshot, found.defaults
+        async with self._starting:
+            running = await self._host.start(snapshot, noted.labels, event, session.name)
+        await self._standing.started(
+            session, running, noted, by, "session.ready", defaults=defaults
+        )
+
+
+def invented_name(moment: datetime) -> str:
+    """Return a name for a session that was given none."""
+    return f"session-{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
