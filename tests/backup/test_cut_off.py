@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sessions.conftest import ANN, Service, full_disk
+from tests.sessions.conftest import ANN, Service, eventually, full_disk
 from torpor.backup import Backups
 from torpor.store.errors import DiskFullError
 from torpor.vm.store import Store
@@ -31,11 +31,14 @@ async def test_a_backup_that_is_cut_off_while_it_freezes_leaves_no_checkpoints(
     service.host.step = 0.2
     pieces = backups(service).pieces(ANN, freeze_running=True)
     first = asyncio.create_task(anext(pieces))  # type: ignore[arg-type]
-    await asyncio.sleep(0.15)
+
+    async def calls() -> list[str]:
+        return service.host.calls
+
+    await eventually(calls, lambda found: found.count("freeze") == 2)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     await pieces.aclose()
-    assert service.host.calls.count("freeze") == 2
     for session in running:
         assert await service.sessions.checkpoints(session.id) == ([], None)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.sessions.conftest import ANN, Service
+from tests.sessions.conftest import ANN, Service, eventually
 from torpor.sessions import (
     ConflictError,
     DestroyedError,
@@ -373,9 +373,13 @@ async def test_a_name_that_is_taken_while_a_session_comes_back_leaves_no_machine
     checkpoint = await service.sessions.checkpoint(session.id, ANN)
     service.host.die(service.machine(session))
     await service.status(session, Status.FAILED)
-    service.host.step = 0.1
+    service.host.step = 0.4
     resuming = asyncio.create_task(service.sessions.resume(session.id, ANN, snapshot=checkpoint.id))
-    await asyncio.sleep(0.05)
+
+    async def calls() -> list[str]:
+        return service.host.calls
+
+    await eventually(calls, lambda found: "start resume" in found)
     other = await service.ready("one")
     with pytest.raises(ConflictError):
         await resuming

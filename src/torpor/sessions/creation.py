@@ -18,6 +18,7 @@ from torpor.sessions.tasks import Tasks
 from torpor.store import operations as operations_table
 from torpor.store import sessions
 from torpor.store.database import Database, Transaction
+from torpor.store.errors import StoreError
 from torpor.store.records import Operation, Session, Status
 from torpor.vm import VmError
 
@@ -155,8 +156,12 @@ class Creation:
             try:
                 async with self._operations.noted("provision", by, session_id) as noted:
                     await self._start_first(session, noted, by, event)
-            except (SessionError, VmError, ImageError, OSError) as error:
-                await self._standing.fail(session_id, f"It could not be started: {error}", by)
+            except (SessionError, VmError, ImageError, StoreError, OSError) as error:
+                why = f"It could not be started: {error}"
+                await self._operations.until_taken(
+                    f"the failure of session {session_id}",
+                    lambda: self._standing.fail(session_id, why, by),
+                )
 
     async def _start_first(
         self, session: Session, noted: Noted, by: Actor, event: StartEvent
