@@ -131,7 +131,7 @@ async def test_only_an_admin_may_take_everything_away(
 async def test_a_server_that_cannot_read_its_host_says_so(service: Service) -> None:
     app = create_app(service.sessions, None, Settings(authentication="none"))
     async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=app), base_url="http://torpor/v2/agents"
+        transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1/v2/agents"
     ) as client:
         answer = await client.post("/backup")
     assert (answer.status_code, answer.json()["id"]) == (409, "no_backup")
