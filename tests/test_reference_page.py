@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from torpor.backup import framing
 from torpor.guest import succession, wire
 from torpor.images import names
 from torpor.store import migrate
@@ -18,12 +19,15 @@ NOW = {
     "exported snapshot": exported.VERSION,
     "record of a machine": manifest.VERSION,
     "named image": names.VERSION,
+    "backup": framing.VERSION,
     "database": int(migrate.HEAD),
 }
 
 
 def rows() -> list[list[str]]:
-    lines = re.findall(r"^\| (.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    # The list is the first table; others say what one format has.
+    first = PAGE.read_text("utf-8").partition("\n| ")[2].partition("\n\n")[0]
+    lines = re.findall(r"^\| (.*) \|$", "| " + first, re.MULTILINE)
     return [[cell.strip() for cell in line.split("|")] for line in lines][2:]
 
 

@@ -1,5 +1,6 @@
 """The OpenAPI document says all that a client needs."""
 
+import inspect
 import re
 from typing import Any
 
@@ -80,6 +81,16 @@ def test_every_parameter_and_every_key_is_described_or_speaks_for_itself(
             assert schema.get("description") or schema.get("examples"), (name, key)
     for name, schema in schemas.items():
         assert schema.get("description"), name
+
+
+def test_nothing_of_a_route_runs_in_a_thread(api: Api) -> None:
+    def all_calls(dependant: Any) -> list[Any]:
+        inner = [call for each in dependant.dependencies for call in all_calls(each)]
+        return [dependant.call, *inner]
+
+    for route in api.app.routes:
+        for call in all_calls(route.dependant):  # type: ignore[attr-defined]
+            assert inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call), call
 
 
 def test_every_reference_leads_somewhere(made: dict[str, Any]) -> None:

@@ -410,7 +410,11 @@ def test_a_tokens_secret_is_all_that_is_on_standard_output(double: Double) -> No
 
 
 def test_each_setting_is_an_option_of_serve() -> None:
-    assert set(inspect.signature(service.serve).parameters) == {"config", *Settings.model_fields}
+    assert set(inspect.signature(service.serve).parameters) == {
+        "config",
+        "print_unit",
+        *Settings.model_fields,
+    }
 
 
 def test_serve_refuses_what_the_settings_do_before_anything_is_started(tmp_path: Path) -> None:

@@ -255,6 +255,34 @@ async def test_stopping_the_server_freezes_the_machines_if_it_is_to(service: Ser
     assert (paused.status, paused.pause_reason) == (Status.PAUSED, "server_stop")
 
 
+async def test_stopping_the_server_freezes_warm_ones_too(service: Service) -> None:
+    session = await service.ready(keep_warm=True)
+    await service.close(freeze=True)
+    assert service.host.machines() == []
+    await service.open()
+    assert (await service.get(session)).status is Status.PAUSED
+
+
+async def test_machines_whose_turn_has_not_come_are_left_when_it_is_enough(
+    service: Service,
+) -> None:
+    sessions = [await service.ready(f"s{number}") for number in range(3)]
+    await service.close(freeze=True, enough=lambda: True)
+    assert len(service.host.machines()) == 3
+    await service.open()
+    for session in sessions:
+        assert (await service.get(session)).status is Status.READY
+
+
+async def test_a_machine_that_cannot_be_frozen_keeps_no_other_from_it(service: Service) -> None:
+    for number in range(3):
+        await service.ready(f"s{number}")
+    service.host.refuse["freeze"] = FreezeError("It does not answer.")
+    await service.close(freeze=True)
+    assert len(service.host.machines()) == 1
+    await service.open()
+
+
 async def test_a_session_can_be_destroyed_while_its_image_is_still_being_made(
     service: Service,
 ) -> None:

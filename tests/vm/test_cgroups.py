@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torpor.vm.cgroup_trees import MACHINES, PROGRAM, Mount, Tree, find_tree, mounts
-from torpor.vm.cgroups import Group, find_groups, make_group
+from torpor.vm.cgroups import Group, find_groups, make_group, renew_limits
 from torpor.vm.limits import Limits
 
 MIB = 1 << 20
@@ -246,3 +246,17 @@ async def test_under_version_2_the_kernel_ends_all_of_a_group_at_once(name: str)
     assert (group.places[0] / "cgroup.kill").exists()
     await group.remove()
     assert await asyncio.to_thread(child.wait) == -9
+
+
+def test_limits_that_were_taken_away_are_set_again(tmp_path: Path) -> None:
+    """systemd takes the controllers from a unit's groups when it starts the unit anew, and they
+    come back without limits."""
+    group = tmp_path / "torpor-x-m"
+    group.mkdir()
+    (group / "cgroup.controllers").write_text("cpu memory")
+    for file in ("memory.max", "cpu.max"):
+        (group / file).write_text("max")
+    renew_limits(Group((group,)), LIMITS)
+    assert (group / "memory.max").read_text() == str(64 * MIB)
+    assert (group / "cpu.max").read_text() == "200000 100000"
+    assert not (group / "pids.max").exists(), "a controller that is not there gets none"

@@ -23,7 +23,7 @@ BACKUP = "application/vnd.torpor.backup"
             "description": "The backup, as it is made. It is whole only with its trailer.",
             "content": {BACKUP: {"schema": {"type": "string", "format": "binary"}}},
         },
-        **errors(409, 507),
+        **errors(400, 409, 507),
     },
     summary="Back up everything",
 )

@@ -242,8 +242,8 @@ def complaint(each: Mapping[str, Any]) -> str:
     if each["type"] == "missing":
         return f"{kind}{name!r} is missing" if name else "the body is missing"
     if each["type"] == "json_invalid":
-        where = f" (at character {place[-1]})" if place else ""
-        return f"it is not JSON: {each['ctx']['error']}{where}"
+        at = f" (at character {place[-1]})" if place else ""
+        return f"it is not JSON: {each['ctx']['error']}{at}"
     why = str(each["msg"]).removeprefix("Value error, ").rstrip(".")
     return f"{kind}{name!r}: {why[:1].lower()}{why[1:]}" if name else why
 

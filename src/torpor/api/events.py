@@ -59,7 +59,7 @@ class Wanted:
     limit: int | None
 
 
-def wanted_events(
+async def wanted_events(
     replay_only: Annotated[
         bool, Query(description="End when all that there is has been sent.")
     ] = False,

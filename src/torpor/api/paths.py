@@ -23,7 +23,7 @@ def as_text(path: bytes) -> str:
     return path.decode("utf-8", "backslashreplace")
 
 
-def _path(
+async def _path(
     request: Request,
     path: Annotated[
         str,

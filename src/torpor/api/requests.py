@@ -77,7 +77,7 @@ class Requests:
         method = scope.get("method", "WS")
         route = getattr(scope.get("route"), "path", "")
         self._observe(method, route, status, seconds)
-        actor = scope["state"].get("actor")
+        caller = scope["state"].get("caller")  # a Caller, once the gate has found one
         log.info(
             "%s %s %d",
             method,
@@ -91,7 +91,7 @@ class Requests:
                     "route": route,
                     "status": status,
                     "milliseconds": round(seconds * 1000, 1),
-                    "token": actor.id if actor else None,
+                    "token": caller.actor.id if caller else None,
                     "client": (scope.get("client") or [None])[0],
                     "error": scope["state"].get("problem"),
                 }

@@ -40,7 +40,14 @@ def parts_of(connection: HTTPConnection) -> Parts:
     return parts
 
 
-def _sessions(connection: HTTPConnection) -> Sessions:
+# FastAPI hands each dependency that is no coroutine to a thread; these have nothing to wait for.
+
+
+async def _parts(connection: HTTPConnection) -> Parts:
+    return parts_of(connection)
+
+
+async def _sessions(connection: HTTPConnection) -> Sessions:
     return parts_of(connection).sessions
 
 
@@ -51,14 +58,18 @@ def caller_of(connection: HTTPConnection) -> Caller:
     return caller
 
 
-def _actor(connection: HTTPConnection) -> Actor:
+async def _caller(connection: HTTPConnection) -> Caller:
+    return caller_of(connection)
+
+
+async def _actor(connection: HTTPConnection) -> Actor:
     return caller_of(connection).actor
 
 
 Service = Annotated[Sessions, Depends(_sessions)]
 By = Annotated[Actor, Depends(_actor)]
-Asker = Annotated[Caller, Depends(caller_of)]
-Server = Annotated[Parts, Depends(parts_of)]
+Asker = Annotated[Caller, Depends(_caller)]
+Server = Annotated[Parts, Depends(_parts)]
 
 
 async def _key(
@@ -108,7 +119,7 @@ Found = Annotated[Session, Depends(_found)]
 """The session that the path names. Raises NotFoundError."""
 
 
-def _id(found: Found) -> str:
+async def _id(found: Found) -> str:
     return found.id
 
 

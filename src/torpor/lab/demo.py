@@ -15,7 +15,7 @@ from torpor.lab.probes import program_text
 NAME = "demo"
 OURS = {"made-by": "torpor-demo"}
 """The label of what the demo makes: the next one removes what the last one left."""
-SCRIPT, LOG = "/root/counter.sh", "/root/counter.log"
+SCRIPT, LOG = "/srv/counter.sh", "/srv/counter.log"
 FIRST_LINES = 3
 PAUSE = 6
 """Seconds that the machine does not exist."""
