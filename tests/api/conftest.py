@@ -50,7 +50,9 @@ class Api:
 
     def client(self, role: Role | None = "operator", **options: Any) -> httpx.AsyncClient:
         """Return a client with a token of a role, or with none."""
-        headers = {"authorization": f"Bearer {self.tokens[role]}"} if role else {}
+        headers = dict(options.pop("headers", {}))
+        if role:
+            headers["authorization"] = f"Bearer {self.tokens[role]}"
         transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
         return httpx.AsyncClient(
             transport=transport, base_url=f"http://torpor{BASE}", headers=headers, **options

@@ -183,3 +183,25 @@ def api_client(api: Api, address: str, role: str = "operator") -> httpx.AsyncCli
     """Return a client that speaks over a socket."""
     headers = {"authorization": f"Bearer {api.tokens[role]}"}  # type: ignore[index]
     return httpx.AsyncClient(base_url=f"http://{address}{BASE}", headers=headers, timeout=10)
+
+
+async def test_what_commands_are_told_is_for_those_who_may_use_sessions(api: Api) -> None:
+    argv = ["mysql", "-phush"]
+    await api.sessions.events.add("exec.started", None, SYSTEM, exec_id="x", argv=argv)
+    params: list[dict[str, str]] = [{"replay_only": "true"}, {"before": "7" + "Z" * 25}]
+    for role, shown in (("viewer", False), ("approver", False), ("operator", True)):
+        async with api.client(role) as client:  # type: ignore[arg-type]
+            for each in params:
+                answer = await client.get("/events", params=each)
+                assert "exec.started" in answer.text
+                assert ("hush" in answer.text) is shown
+
+
+async def test_what_a_machine_said_and_is_no_text_can_be_read_all_the_same(
+    api: Api, client: httpx.AsyncClient
+) -> None:
+    await api.sessions.events.add("operation.failed", None, SYSTEM, error="hook: \udcff")
+    (last,) = await add(api, 1)
+    found = await all_frames(await client.get("/events", params={"replay_only": "true"}))
+    assert found[-2].data["data"] == {"error": "hook: \udcff"}
+    assert found[-1].id == last

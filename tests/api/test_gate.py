@@ -1,15 +1,20 @@
 """Who may pass: judged before anything is looked up."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 from starlette.routing import Route as StarletteRoute
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
-from tests.api.conftest import BASE, Api
+from tests.api.conftest import BASE, Api, served
 from torpor.api.permissions import Permission, needs_of
+from torpor.store.errors import DiskFullError
 from torpor.store.records import Role
 
 PATHS = (
@@ -166,11 +171,94 @@ async def test_a_token_that_asks_too_often_is_told_when_to_come_back(tmp_path: P
 async def test_without_authentication_everybody_is_an_admin(tmp_path: Path) -> None:
     api = await Api(tmp_path, authentication="none").open()
     try:
-        async with api.client(None) as client:
+        async with api.client(None, headers={"host": "127.0.0.1:8470"}) as client:
             assert (await client.get("/whoami")).json()["role"] == "admin"
             assert (await client.get("/tokens")).json()["id"] == "no_authentication"
     finally:
         await api.close()
+
+
+HERE = "127.0.0.1:8470"
+
+
+@pytest.mark.parametrize(
+    ("passes", "headers"),
+    [
+        (True, {"host": "localhost"}),
+        (True, {"host": "LOCALHOST:1234"}),
+        (True, {"host": "[::1]:8470"}),
+        (True, {"host": HERE, "origin": f"http://{HERE}", "sec-fetch-site": "same-origin"}),
+        (True, {"host": HERE, "sec-fetch-site": "none"}),
+        (False, {"host": "rebound.example:8470"}),
+        (False, {"host": "rebound.example:8470", "origin": "http://rebound.example:8470"}),
+        (False, {"host": "127.0.0.1.rebound.example"}),
+        (False, {"host": "127.0.0.1@rebound.example"}),
+        (False, {"host": "[::1"}),
+        (False, {"host": ""}),
+        (False, {"host": HERE, "origin": "https://evil.example"}),
+        (False, {"host": HERE, "origin": "http://127.0.0.1:8080"}),
+        (False, {"host": HERE, "origin": "null"}),
+        (False, {"host": HERE, "sec-fetch-site": "cross-site"}),
+        (False, {"host": HERE, "sec-fetch-site": "same-site"}),
+    ],
+)
+async def test_without_authentication_web_pages_are_not_served(
+    tmp_path: Path, passes: bool, headers: dict[str, str]
+) -> None:
+    api = await Api(tmp_path, authentication="none").open()
+    try:
+        async with api.client(None, headers=headers) as client:
+            for method, path in (("GET", "/sessions"), ("POST", "/sessions"), ("GET", "/nothing")):
+                answer = await client.request(method, path)
+                refused = answer.status_code == 403 and answer.json()["id"] == "foreign_origin"
+                assert refused is not passes, (method, path, answer.text)
+        assert not any(event.type == "session.created" for event in await api.events()) or passes
+    finally:
+        await api.close()
+
+
+async def test_without_authentication_web_pages_open_no_websockets(tmp_path: Path) -> None:
+    api = await Api(tmp_path, authentication="none").open()
+    try:
+        async with served(api) as place:
+            url = f"ws://{place}{BASE}/sessions/one/execs/x/stream"
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(url, origin="https://evil.example")  # type: ignore[arg-type]
+            assert refused.value.response.status_code == 403
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(url, origin=f"http://{place}")  # type: ignore[arg-type]
+            assert refused.value.response.status_code == 404
+    finally:
+        await api.close()
+
+
+async def test_the_log_says_whose_request_it_was(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "torpor.api"):
+        async with api.client("viewer") as client:
+            await client.get("/whoami")
+    (line,) = [each for each in caplog.records if each.getMessage().endswith("/whoami 200")]
+    assert line.fields["token"] == api.tokens["viewer"].split("_")[1]  # type: ignore[attr-defined]
+
+
+async def test_a_revocation_that_was_not_written_down_is_asked_for_again(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, bearer = await api.bearers.make("x", "admin")
+
+    @contextlib.asynccontextmanager
+    async def full() -> AsyncIterator[None]:
+        raise DiskFullError("The disk is full.")
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(api.database, "write", full)
+        with pytest.raises(DiskFullError):
+            await api.bearers.revoke(token.id)
+    assert api.bearers.find(bearer) is None
+    await api.bearers.revoke(token.id)
+    assert (await type(api.bearers).open(api.database)).find(bearer) is None
 
 
 async def test_tokens_are_made_listed_and_revoked(api: Api) -> None:

@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from tests.api.conftest import Api
+from torpor.api.metrics import Metrics
 from torpor.sessions.model import SYSTEM
 
 REQUESTS = 'torpor_http_requests_total{method="GET"'
@@ -76,3 +77,12 @@ async def test_processes_are_listed_and_those_that_are_not_the_users_are_let_be(
     for wrong in ({"signal": 0}, {"signal": "TERM"}, {"sig": 9}):
         answer = await client.post("/sessions/one/processes/1/signal", json=wrong)
         assert answer.status_code == 400
+
+
+def test_what_is_counted_of_requests_does_not_grow_with_what_is_asked() -> None:
+    metrics = Metrics()
+    for method in ("GET", "BREW", "BREW-1", "BREW-2"):
+        metrics.request(method, "", 401, 0.1)
+    page = metrics.page().decode()
+    assert 'torpor_http_requests_total{method="other",route="none",status="401"} 3.0' in page
+    assert "BREW" not in page

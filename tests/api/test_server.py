@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 
 from torpor.api.logs import Lines
-from torpor.api.server import ListenError, listen, url_of, write_secret
+from torpor.api.server import (
+    ADMIN_TOKEN,
+    ListenError,
+    _open_bearers,
+    listen,
+    url_of,
+    write_secret,
+)
 from torpor.settings import Settings
+from torpor.store import Database
 
 
 def test_an_address_that_is_taken_is_said_to_be_so() -> None:
@@ -67,3 +75,17 @@ def test_nothing_that_is_asked_can_write_a_line_of_its_own() -> None:
     (line,) = stream.getvalue().splitlines()
     assert r"GET /a\n2026 forged" in line
     assert line.endswith(r'path="/x y\"\n" status=200 empty="" plain=a/b')
+
+
+async def test_the_first_token_is_good_only_once_somebody_can_know_it(tmp_path: Path) -> None:
+    database = await Database.open(f"sqlite:///{tmp_path}/torpor.db")
+    try:
+        with pytest.raises(OSError, match="No such file"):
+            async with _open_bearers(database, tmp_path / "missing"):
+                pass
+        async with _open_bearers(database, tmp_path) as bearers:
+            caller = bearers.find((tmp_path / ADMIN_TOKEN).read_text().strip())
+            assert caller is not None
+            assert caller.role == "admin"
+    finally:
+        await database.close()

@@ -215,3 +215,25 @@ async def test_only_what_is_known_can_be_changed(api: Api, client: httpx.AsyncCl
     for body in ({}, {"image": "x"}, {"resume_on_topoff": True}, {"idle_timeout": 1}):
         assert (await client.patch(path, json=body)).status_code == 400, body
     assert (await client.patch(path, json={"resume_on_topoff": False})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("application/json", '{"metadata": {"a": "\\ud800"}}'),
+        ("application/json", '{"metadata": {"a": [{"\\udc80": 1}]}}'),
+        ("application/json", '{"metadata": {"a": 1e999}}'),
+        ("application/json", '{"metadata": {"a": ' + "9" * 3000 + "}}"),
+        ("application/yaml", "metadata: {a: 2024-01-01}"),
+        ("application/yaml", "metadata: {a: .nan}"),
+        ("application/yaml", "metadata: {a: .inf}"),
+        ("application/yaml", "metadata: {a: 0x" + "f" * 5000 + "}"),
+        ("application/yaml", 'metadata: {a: "\\ud800"}'),
+    ],
+)
+async def test_what_could_be_kept_and_not_be_answered_is_refused(
+    kind: str, text: str, client: httpx.AsyncClient
+) -> None:
+    answer = await client.post("/sessions", content=text, headers={"content-type": kind})
+    assert (answer.status_code, answer.json()["id"]) == (400, "invalid_request"), answer.text
+    assert (await client.get("/sessions")).json()["sessions"] == []

@@ -1,15 +1,19 @@
 """A service on a host of files, which can be stopped and started again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tests.sessions.world import WorldHost
 from torpor.sessions import Actor, NewSession, Sessions
 from torpor.store.database import Database
+from torpor.store.errors import DiskFullError
 from torpor.store.records import Session, Status
 
 ANN = Actor("tok_ann", "ann")
@@ -62,6 +66,34 @@ class Service:
         """Return the machine of a session."""
         assert session.machine is not None
         return session.machine
+
+
+@contextlib.contextmanager
+def full_disk(database: Database, when: Callable[[str], bool]) -> Iterator[None]:
+    """Have the commit of each transaction fail, while the block lasts, in whose statements there is
+    one of which ``when`` says so. The database is then as before, as on a full disk."""
+    real = database.write
+
+    @contextlib.asynccontextmanager
+    async def write() -> AsyncIterator[AsyncConnection]:
+        said: list[str] = []
+        async with real() as conn:
+            engine = conn.sync_connection
+            assert engine is not None
+
+            def note(_c: Any, _u: Any, statement: str, values: Any, *_: Any) -> None:
+                said.append(f"{statement} {values}")
+
+            event.listen(engine, "before_cursor_execute", note)
+            yield conn
+            if any(map(when, said)):
+                raise DiskFullError("The disk is full.")
+
+    database.write = write  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        database.write = real  # type: ignore[method-assign]
 
 
 async def eventually(ask: Callable[[], Awaitable[Any]], good: Callable[[Any], bool]) -> Any:

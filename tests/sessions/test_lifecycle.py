@@ -1,10 +1,12 @@
 """The life of a session."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
-from tests.sessions.conftest import ANN, Service
+from tests.sessions.conftest import ANN, Service, eventually
 from torpor.sessions import (
     ConflictError,
     DestroyedError,
@@ -340,3 +342,65 @@ async def test_a_child_that_dies_before_its_first_snapshot_can_go_back_to_its_fo
     assert [row.id for row in found] == [child.snapshot]
     back = await service.sessions.resume(child.id, ANN, snapshot=child.snapshot)
     assert service.host.counted(service.machine(back)) == 1
+
+
+@pytest.mark.parametrize("how", ["resume", "rollback"])
+async def test_a_failed_session_whose_name_is_taken_does_not_come_back(
+    service: Service, how: str
+) -> None:
+    session = await service.ready("one")
+    checkpoint = await service.sessions.checkpoint(session.id, ANN)
+    service.host.die(service.machine(session))
+    await service.status(session, Status.FAILED)
+    other = await service.ready("one")
+    coming_back: Coroutine[Any, Any, object] = (
+        service.sessions.resume(session.id, ANN, snapshot=checkpoint.id)
+        if how == "resume"
+        else service.sessions.rollback(session.id, ANN, checkpoint.checkpoint or "")
+    )
+    with pytest.raises(ConflictError, match="There is a session one already"):
+        await coming_back
+    assert service.host.machines() == [other.machine]
+    assert (await service.get(session)).status is Status.FAILED
+    await service.sessions.destroy(other.id, ANN)
+    await service.sessions.resume(session.id, ANN, snapshot=checkpoint.id)
+
+
+async def test_a_name_that_is_taken_while_a_session_comes_back_leaves_no_machine(
+    service: Service,
+) -> None:
+    session = await service.ready("one")
+    checkpoint = await service.sessions.checkpoint(session.id, ANN)
+    service.host.die(service.machine(session))
+    await service.status(session, Status.FAILED)
+    service.host.step = 0.4
+    resuming = asyncio.create_task(service.sessions.resume(session.id, ANN, snapshot=checkpoint.id))
+
+    async def calls() -> list[str]:
+        return service.host.calls
+
+    await eventually(calls, lambda found: "start resume" in found)
+    other = await service.ready("one")
+    with pytest.raises(ConflictError):
+        await resuming
+    assert service.host.machines() == [other.machine]
+
+
+async def test_a_durable_pause_that_is_asked_for_again_is_durable_or_fails_again(
+    service: Service,
+) -> None:
+    session = await service.ready()
+    key = Key("k", "d")
+    for _ in range(2):
+        service.host.durable = _full  # type: ignore[method-assign]
+        with pytest.raises(FailedError, match="durable"):
+            await service.sessions.pause(session.id, ANN, durable=True, key=key)
+    del service.host.durable  # type: ignore[method-assign]
+    found = await service.sessions.pause(session.id, ANN, durable=True, key=key)
+    kept = service.host.found(found.snapshot or "")
+    assert kept is not None
+    assert kept.durable
+
+
+async def _full(snapshot: str) -> None:
+    raise OSError(28, "No space left on device")

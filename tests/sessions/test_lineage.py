@@ -5,9 +5,11 @@ import pytest
 from tests.sessions.conftest import ANN, Service
 from torpor.sessions import (
     ConflictError,
+    Defaults,
     FailedError,
     InvalidError,
     Key,
+    NewSession,
     NoRoomError,
     NotFoundError,
     RoomLimits,
@@ -230,3 +232,27 @@ async def test_the_tree_has_snapshots_and_children(service: Service) -> None:
     assert [child.id for child in tree.children] == [
         child.id for child in forked.children if isinstance(child, Session)
     ]
+
+
+async def test_forks_are_sessions_too_of_which_there_may_not_be_too_many(
+    service: Service,
+) -> None:
+    session = await service.ready()
+    service.sessions._creation._defaults = Defaults(most_sessions=3)
+    with pytest.raises(ConflictError, match="at most 3"):
+        await service.sessions.fork(session.id, ANN, count=3)
+    assert (await service.get(session)).generation == 0
+    made = await service.sessions.fork(session.id, ANN, count=2)
+    assert len(made.children) == 2
+    with pytest.raises(ConflictError, match="at most 3"):
+        await service.sessions.create(NewSession(), ANN)
+
+
+async def test_a_fork_of_which_nothing_came_is_tried_again_with_its_key(service: Service) -> None:
+    session = await service.ready()
+    made = await service.sessions.checkpoint(session.id, ANN)
+    key, memory = Key("k", "d"), service.host.memory
+    for free, kind in ((0, NoRoomError), (memory, Session)):
+        service.host.memory = free
+        forked = await service.sessions.fork(session.id, ANN, checkpoint=made.checkpoint, key=key)
+        assert isinstance(forked.children[0], kind)

@@ -1,6 +1,7 @@
 """Whom bearer tokens stand for. How they look, and that they are compared in constant time, is
 :mod:`torpor.store.bearer`'s."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -54,10 +55,19 @@ class Bearers:
         return Caller(Actor(token.id, token.name), token.role)
 
     async def make(
-        self, name: str, role: Role, expires_at: datetime | None = None
+        self,
+        name: str,
+        role: Role,
+        expires_at: datetime | None = None,
+        *,
+        keep: Callable[[str], None] = lambda _: None,
     ) -> tuple[Token, str]:
-        """Make a token; return it and the text that its owner shows, which is known only now."""
+        """Make a token; return it and the text that its owner shows, which is known only now.
+
+        ``keep`` is given the text before the token is good for anything: if it raises, there is no
+        token of which nobody knows the text."""
         new = bearer.new_token()
+        keep(new.text)
         token = Token(new.id, name, role, new.sha256, datetime.now(UTC), expires_at)
         async with self._database.write() as conn:
             await tokens.insert(conn, token)
@@ -67,10 +77,11 @@ class Bearers:
     async def revoke(self, token_id: str) -> Token | None:
         """Make a token worthless from now on; return it, None if there is none of this id."""
         token = self._known.get(token_id)
-        if token is None or token.revoked_at is not None:
-            return token
-        revoked = replace(token, revoked_at=datetime.now(UTC))
+        if token is None:
+            return None
+        revoked = replace(token, revoked_at=token.revoked_at or datetime.now(UTC))
         self._known[token_id] = revoked  # from this moment on, however long the writing takes
+        # It is written each time: the time before, the database may have refused it.
         async with self._database.write() as conn:
             await tokens.update(conn, token_id, revoked_at=revoked.revoked_at)
         return revoked

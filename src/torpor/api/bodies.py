@@ -2,6 +2,7 @@
 refused."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ YAML_LIMIT = 64 << 10
 """Bytes of a YAML body. Its reader is slow, and all that this server takes fits into that."""
 DEEPEST = 32
 """How deep mappings and lists may stand in each other."""
+MOST_BITS = 8192
+"""Bits of a whole number. Python writes none in decimal that has many more."""
 TEXTS = frozenset({"env", "labels"})
 """Top-level keys below which a YAML scalar is the text that is written: `8080`, `yes` and `1.10`
 are what somebody wrote, not a number or a truth."""
@@ -68,7 +71,7 @@ def read_json(data: bytes) -> Any:
         raise _wrong("the body is not UTF-8") from None
     except (RecursionError, ValueError) as error:
         raise _wrong(f"the body cannot be read: {error}") from None
-    _check_depth(value)
+    _check(value)
     return value
 
 
@@ -85,19 +88,38 @@ def _no_constant(name: str) -> Any:
     raise _wrong(f"{name} is no number of JSON")
 
 
-def _check_depth(value: Any) -> None:
+def _check(value: Any) -> None:
+    """Raise :exc:`RefusedError` for what is nested too deep, and for what could be kept and not be
+    answered, since JSON in UTF-8 cannot say it."""
     layer = [value]
     for _ in range(DEEPEST + 1):
         inner: list[Any] = []
         for each in layer:
             if isinstance(each, dict):
+                inner.extend(each.keys())
                 inner.extend(each.values())
             elif isinstance(each, list):
                 inner.extend(each)
+            else:
+                _check_plain(each)
         if not inner:
             return
         layer = inner
     raise _wrong(f"the body is nested more than {DEEPEST} deep")
+
+
+def _check_plain(value: Any) -> None:
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _wrong(f"{ascii(value)[:80]} has half of a surrogate pair in it") from None
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise _wrong(f"{value} is no number of JSON")
+    elif isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise _wrong(f"a number has more than {MOST_BITS} bits")
+    elif value is not None and not isinstance(value, int | float):
+        raise _wrong(f"{value} is a {type(value).__name__}, which JSON cannot say; quote it")
 
 
 def read_yaml(data: bytes) -> Document:
@@ -119,6 +141,7 @@ def read_yaml(data: bytes) -> Document:
             if depth > DEEPEST:
                 raise _wrong(f"the body is nested more than {DEEPEST} deep")
         reader = _YamlReader(text)
+        _check(reader.value)
         return Document(reader.value, reader.lines)
     except UnicodeDecodeError:
         raise _wrong("the body is not UTF-8") from None

@@ -61,9 +61,19 @@ class Problem:
     def body(self, request_id: str) -> dict[str, Any]:
         """Return the answer's body; ``state``, ``todo`` and ``facts`` only if there is something to
         say."""
-        said = {"id": self.id, "message": self.message, "request_id": request_id}
-        more = {"state": self.state, "todo": self.todo, "facts": dict(self.facts)}
+        said = {"id": self.id, "message": _written(self.message), "request_id": request_id}
+        more = {
+            "state": _written(self.state),
+            "todo": _written(self.todo),
+            "facts": dict(self.facts),
+        }
         return said | {name: value for name, value in more.items() if value}
+
+
+def _written(text: str) -> str:
+    """Return a text as UTF-8 can say it: what a machine says may have half a surrogate pair in
+    it."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 class RefusedError(HTTPException):

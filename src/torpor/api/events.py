@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -10,12 +10,13 @@ from fastapi import Depends, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from torpor.api.bearers import Caller
 from torpor.api.errors import RefusedError, invalid
-from torpor.api.permissions import Permission, needs
+from torpor.api.permissions import GRANTED, Permission, needs
 from torpor.api.routes import SESSION, errors, router
 from torpor.api.schemas.body import rfc3339
 from torpor.api.streaming import EVENT_STREAM, comment, event_stream, frame
-from torpor.api.wiring import Server, SessionId
+from torpor.api.wiring import Asker, Server, SessionId
 from torpor.sessions import Sessions
 from torpor.sessions.model import now
 from torpor.store.records import Event, Status
@@ -27,6 +28,8 @@ RECENT = 100
 LONGEST_PAGE = 1000
 PAGE = 500
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}", re.IGNORECASE | re.ASCII)
+PRIVATE: Mapping[str, Collection[str]] = {"exec.started": ("argv",)}
+"""What of events only those see who may use sessions: the words of a command may be secret."""
 LAST = "session.destroyed"
 """The type of the last event that a session has."""
 
@@ -117,14 +120,16 @@ async def wanted_events(
     )
 
 
-def event_frame(event: Event) -> bytes:
-    """Return an event as a frame of a stream."""
+def event_frame(event: Event, caller: Caller) -> bytes:
+    """Return an event as a frame of a stream; what commands are told is for those who may use
+    sessions."""
+    hidden = () if Permission.USE in GRANTED[caller.role] else PRIVATE.get(event.type, ())
     data = {
         "event_id": event.id,
         "session_id": event.session,
         "type": event.type,
         "created_at": rfc3339(event.at),
-        "data": event.data,
+        "data": {name: value for name, value in event.data.items() if name not in hidden},
         "actor": event.actor,
     }
     return frame(event.type, data, event.id)
@@ -150,7 +155,7 @@ async def _state(service: Sessions, session: str | None, wanted: Wanted) -> byte
 
 
 async def frames(
-    service: Sessions, session: str | None, wanted: Wanted
+    service: Sessions, session: str | None, wanted: Wanted, caller: Caller
 ) -> AsyncGenerator[bytes, None]:
     """Yield the frames of a stream of events."""
     yield await _state(service, session, wanted)
@@ -158,18 +163,18 @@ async def frames(
         limit = wanted.limit or PAGE
         found = await service.events.before(wanted.before, session, limit + 1)
         for event in found[-limit:]:
-            yield event_frame(event)
+            yield event_frame(event, caller)
         yield comment(f"has_more={str(len(found) > limit).lower()}")
     elif wanted.finite:
-        async for piece in _replay(service, session, wanted):
+        async for piece in _replay(service, session, wanted, caller):
             yield piece
     else:
-        async for piece in _live(service, session, wanted.after):
+        async for piece in _live(service, session, wanted.after, caller):
             yield piece
 
 
 async def _replay(
-    service: Sessions, session: str | None, wanted: Wanted
+    service: Sessions, session: str | None, wanted: Wanted, caller: Caller
 ) -> AsyncGenerator[bytes, None]:
     """Yield what there is by now, page by page."""
     last = await service.events.last()
@@ -180,7 +185,7 @@ async def _replay(
         for event in found:
             if event.id > last:
                 return
-            yield event_frame(event)
+            yield event_frame(event, caller)
             cursor = event.id
         if left is not None:
             left -= len(found)
@@ -189,24 +194,24 @@ async def _replay(
 
 
 async def _live(
-    service: Sessions, session: str | None, after: str | None
+    service: Sessions, session: str | None, after: str | None, caller: Caller
 ) -> AsyncGenerator[bytes, None]:
     """Yield what comes after ``after``, or what was recently, and all that happens from now on; of
     one session until it is destroyed."""
     if after is None:
         recent = await service.events.before(None, session, RECENT)
         for event in recent:
-            yield event_frame(event)
+            yield event_frame(event, caller)
         after = recent[-1].id if recent else None
     if session is not None and (await service.get(session)).status is Status.DESTROYED:
         rest = await service.events.after(after, session, LONGEST_PAGE)
         for event in rest:
-            yield event_frame(event)
+            yield event_frame(event, caller)
         return
     following = service.events.follow(session, after)
     async with contextlib.aclosing(following):  # type: ignore[type-var]
         async for event in following:
-            yield event_frame(event)
+            yield event_frame(event, caller)
             if session is not None and event.type == LAST:
                 return
 
@@ -222,14 +227,14 @@ EventsWanted = Annotated[Wanted, Depends(wanted_events)]
 )
 @needs(Permission.READ)
 async def get_session_events(
-    request: Request, server: Server, session_id: SessionId, wanted: EventsWanted
+    request: Request, server: Server, session_id: SessionId, asker: Asker, wanted: EventsWanted
 ) -> Response:
     """Follow what happens to a session.
 
     Each event is sent at least once; sort them and drop doubles by their ids. Without a place to go
     on from, the last 100 come first. A stream of a session that is destroyed ends.
     """
-    stream = frames(server.sessions, session_id, wanted)
+    stream = frames(server.sessions, session_id, wanted, asker)
     return event_stream(request, stream, server.closing)
 
 
@@ -241,10 +246,10 @@ async def get_session_events(
 )
 @needs(Permission.READ)
 async def get_session_stream(
-    request: Request, server: Server, session_id: SessionId, wanted: EventsWanted
+    request: Request, server: Server, session_id: SessionId, asker: Asker, wanted: EventsWanted
 ) -> Response:
     """The same as `/events`: the path that DigitalOcean's Python client uses."""
-    stream = frames(server.sessions, session_id, wanted)
+    stream = frames(server.sessions, session_id, wanted, asker)
     return event_stream(request, stream, server.closing)
 
 
@@ -255,6 +260,9 @@ async def get_session_stream(
     summary="Follow all events",
 )
 @needs(Permission.READ)
-async def get_events(request: Request, server: Server, wanted: EventsWanted) -> Response:
+async def get_events(
+    request: Request, server: Server, asker: Asker, wanted: EventsWanted
+) -> Response:
     """Torpor: follow what happens to all sessions, and to the server: reconciliations, tokens."""
-    return event_stream(request, frames(server.sessions, None, wanted), server.closing)
+    stream = frames(server.sessions, None, wanted, asker)
+    return event_stream(request, stream, server.closing)

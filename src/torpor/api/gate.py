@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from torpor.api.bearers import ANYBODY, Bearers, Caller
 from torpor.api.errors import Problem, RefusedError, answer_body, refused
+from torpor.api.origins import check_origin
 from torpor.api.permissions import GRANTED, Needs, Permission, needs_of
 from torpor.api.rates import Rates
 from torpor.api.requests import header
@@ -86,6 +87,7 @@ class Gate:
 
     def _caller(self, scope: Scope) -> Caller:
         if self._bearers is None:
+            check_origin(scope)
             return ANYBODY
         caller = self._bearers.find(bearer_of(scope))
         if caller is None:

@@ -7,6 +7,10 @@ from torpor.store.records import Sample, Status
 QUICK = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 """Bounds of durations, in seconds."""
 
+METHODS = frozenset(
+    ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "WS")
+)
+
 
 class Metrics:
     """What is counted and measured of one server."""
@@ -62,9 +66,10 @@ class Metrics:
         return Gauge(f"torpor_{name}", words, registry=self.registry)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request. What no route has is not told apart, or anybody could make as many
-        series as there are paths."""
+        """Count a request. What no route has, and a method that HTTP does not have, is not told
+        apart, or anybody could make as many series as there are words."""
         route = route or "none"
+        method = method if method in METHODS else "other"
         self._requests.labels(method, route, str(status)).inc()
         self._request_seconds.labels(method, route).observe(seconds)
 

@@ -187,8 +187,9 @@ async def _open_bearers(database: Database, home: Path) -> AsyncIterator[Bearers
     down now and then, and at the end."""
     bearers = await Bearers.open(database)
     if not any(token.role == "admin" and is_valid(token) for token in bearers.list()):
-        _, bearer = await bearers.make("first", "admin")
-        write_secret(home / ADMIN_TOKEN, bearer)
+        await bearers.make(
+            "first", "admin", keep=lambda text: write_secret(home / ADMIN_TOKEN, text)
+        )
         log.info("a token for an admin is in %s", home / ADMIN_TOKEN)
     noting = asyncio.create_task(_note_uses(bearers), name="uses of tokens")
     try:

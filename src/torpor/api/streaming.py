@@ -122,7 +122,8 @@ def frame(event: str | None, data: Any, event_id: str | None = None) -> bytes:
     if event is not None:
         lines.append(f"event: {event}")
     lines.append(f"data: {json.dumps(data, separators=(',', ':'), ensure_ascii=False)}")
-    return "\n".join((*lines, "", "")).encode()
+    # Half a surrogate pair, which a machine may have said, comes out as JSON's own escape for it.
+    return "\n".join((*lines, "", "")).encode(errors="backslashreplace")
 
 
 def comment(words: str) -> bytes:

@@ -1,6 +1,7 @@
 """A backup of a server that serves: it goes on, and what is saved is one moment of it."""
 
 import asyncio
+import contextlib
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -17,6 +18,7 @@ from torpor.sessions import SessionError, Sessions
 from torpor.sessions.model import Actor
 from torpor.sessions.standing import RUNS
 from torpor.store.database import Database
+from torpor.store.errors import StoreError
 from torpor.store.records import Session, Snapshot
 from torpor.store.sessions import SessionQuery
 from torpor.vm.store import Store
@@ -40,8 +42,10 @@ class Backups:
         """Yield a backup. With ``freeze_running`` each machine that runs is frozen for it, and runs
         on; else what is newest of it is taken. Raises what :mod:`torpor.store` raises, OSError."""
         missing: list[Missing] = []
-        made = await self._checkpoints(by, missing) if freeze_running else []
+        made: list[Snapshot] = []
         try:
+            if freeze_running:
+                await self._checkpoints(by, made, missing)
             async with self._held() as (file, wanted):
                 for row in wanted.snapshots:
                     if not row.durable:
@@ -56,23 +60,33 @@ class Backups:
                         yield piece
         finally:
             for each in made:  # they were made for the backup, and are in it
-                await self.sessions.delete_checkpoint(each.session, each.checkpoint or "", by)
+                with contextlib.suppress(SessionError, StoreError):
+                    await self.sessions.delete_checkpoint(each.session, each.checkpoint or "", by)
 
-    async def _checkpoints(self, by: Actor, missing: list[Missing]) -> list[Snapshot]:
-        """Freeze all machines that run, which run on; say of which that was not possible."""
+    async def _checkpoints(self, by: Actor, made: list[Snapshot], missing: list[Missing]) -> None:
+        """Freeze all machines that run, which run on; say of which that was not possible. What is
+        in ``made`` is made, also if this is cut off."""
         running = await self._running()
         at_once = asyncio.Semaphore(AT_ONCE)
 
-        async def freeze(session: str, name: str) -> Snapshot | None:
+        async def freeze(session: str, name: str) -> None:
             async with at_once:
+                # One that was begun is made, whoever goes away; it must not be forgotten.
+                making = asyncio.ensure_future(
+                    self.sessions.checkpoint(session, by, label="backup")
+                )
                 try:
-                    return await self.sessions.checkpoint(session, by, label="backup")
+                    await asyncio.shield(making)
                 except SessionError as error:
                     missing.append(Missing("checkpoint", name, str(error), session))
-                    return None
+                finally:
+                    await asyncio.wait({making})
+                    if not making.cancelled() and making.exception() is None:
+                        made.append(making.result())
 
-        made = await asyncio.gather(*(freeze(each.id, each.name) for each in running))
-        return [each for each in made if each is not None]
+        async with asyncio.TaskGroup() as group:
+            for each in running:
+                group.create_task(freeze(each.id, each.name), name=f"backup of {each.id}")
 
     async def _running(self) -> list[Session]:
         found: list[Session] = []

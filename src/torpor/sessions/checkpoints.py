@@ -94,9 +94,12 @@ class Checkpoints:
                     if self._standing.runs(session)
                     else "Its machine has ended.",
                 ) from error
-            async with self._database.write() as conn:
-                row = await self.note(conn, session, kept.id, by, noted.record.plan)
+
+            async def write(conn: Transaction) -> Snapshot:
                 await noted.done(conn, checkpoint=checkpoint, snapshot=snapshot)
+                return await self.note(conn, session, kept.id, by, noted.record.plan)
+
+            row = await self._operations.written(write, noted)
         self._events.tell(session.id)
         self._snapshots.settle(snapshot, session.snapshot)
         return row

@@ -18,6 +18,7 @@ from torpor.sessions.tasks import Tasks
 from torpor.store import operations as operations_table
 from torpor.store import sessions
 from torpor.store.database import Database, Transaction
+from torpor.store.errors import StoreError
 from torpor.store.records import Operation, Session, Status
 from torpor.vm import VmError
 
@@ -104,7 +105,7 @@ class Creation:
         try:
             operation = self._operations.new("create", by, session.id, key)
             async with self._database.write() as conn:
-                await self._check_room_for(conn, 1)
+                await self.check_room_for(conn, 1)
                 await insert_named(conn, session)
                 await operations_table.begin(conn, operation)
                 await self._events.append(
@@ -120,7 +121,8 @@ class Creation:
         self.provision(session.id, by)
         return session
 
-    async def _check_room_for(self, conn: Transaction, count: int) -> None:
+    async def check_room_for(self, conn: Transaction, count: int) -> None:
+        """Raise :exc:`ConflictError` if there may not be so many more sessions."""
         counts = await sessions.counts(conn)
         there = sum(number for status, number in counts.items() if status not in GONE)
         if there + count > self._defaults.most_sessions:
@@ -154,8 +156,12 @@ class Creation:
             try:
                 async with self._operations.noted("provision", by, session_id) as noted:
                     await self._start_first(session, noted, by, event)
-            except (SessionError, VmError, ImageError, OSError) as error:
-                await self._standing.fail(session_id, f"It could not be started: {error}", by)
+            except (SessionError, VmError, ImageError, StoreError, OSError) as error:
+                why = f"It could not be started: {error}"
+                await self._operations.until_taken(
+                    f"the failure of session {session_id}",
+                    lambda: self._standing.fail(session_id, why, by),
+                )
 
     async def _start_first(
         self, session: Session, noted: Noted, by: Actor, event: StartEvent

@@ -4,6 +4,7 @@ restarts of the server, and whoever follows one is attached to it again.
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -14,6 +15,7 @@ from torpor.sessions.errors import ConflictError, FailedError, NotFoundError
 from torpor.sessions.events import Events
 from torpor.sessions.model import Actor
 from torpor.sessions.use import InUse, Uses
+from torpor.store.errors import StoreError
 from torpor.vm import (
     STDERR,
     ChannelLostError,
@@ -28,6 +30,8 @@ from torpor.vm import (
     Terminal,
     VmError,
 )
+
+logger = logging.getLogger("torpor.sessions")
 
 LOST = (ChannelLostError, MachineDiedError)
 """What a request to an agent ends with when its machine is paused, or gone."""
@@ -216,10 +220,19 @@ class Execs:
                 running = await self._started(found, exec_id, argv, options, again=turn > 0)
             except LOST:
                 continue
-            await self._events.add(
-                "exec.started", session, by, exec_id=exec_id, argv=list(argv)[:100],
-                terminal=options.get("terminal") is not None,
-            )  # fmt: skip
+            try:
+                await self._events.add(
+                    "exec.started", session, by, exec_id=exec_id, argv=list(argv)[:100],
+                    terminal=options.get("terminal") is not None,
+                )  # fmt: skip
+            except StoreError as error:
+                # Whoever was told that nothing was done would do it once more.
+                logger.error(
+                    "command %s of %s was started and not noted: %s", exec_id, by.id, error
+                )
+            except BaseException:
+                running.detach()  # it would wait for a reader
+                raise
             return running
         raise FailedError(
             f"A command could not be started: session {session} was paused again and again.",

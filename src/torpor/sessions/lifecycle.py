@@ -20,7 +20,7 @@ from torpor.sessions.standing import RUNS, Standing, check_runs, check_there
 from torpor.sessions.tasks import Tasks
 from torpor.store import sessions
 from torpor.store import snapshots as snapshots_table
-from torpor.store.database import Database
+from torpor.store.database import Database, Transaction
 from torpor.store.records import Session, Status
 from torpor.vm import VmError
 from torpor.vm.new_snapshot import new_id
@@ -68,17 +68,18 @@ class Lifecycle:
 
         Raises :exc:`ConflictError`, and :exc:`FailedError`, the session running on.
         """
-        return await self._operations.once(
+        paused = await self._operations.once(
             f"pausing {session}",
             by,
             key,
-            lambda: self._pause(session, by, durable, reason, key),
+            lambda: self._pause(session, by, reason, key),
             lambda _: self._standing.get(session),
         )
+        if durable and paused.snapshot is not None:  # asked for again, it is seen to again
+            await self._snapshots.durable(paused.snapshot)
+        return paused
 
-    async def _pause(
-        self, session_id: str, by: Actor, durable: bool, reason: str, key: Key | None
-    ) -> Session:
+    async def _pause(self, session_id: str, by: Actor, reason: str, key: Key | None) -> Session:
         async with self._lives.of(session_id).turn("pause"):
             session = await self._standing.get(session_id)
             if reason == IDLE and self._lives.of(session_id).uses:
@@ -92,8 +93,6 @@ class Lifecycle:
                         todo="Set keep_warm to false first.",
                     )
                 session = await self._freeze_and_stop(session, by, reason, key)
-        if durable and session.snapshot is not None:
-            await self._snapshots.durable(session.snapshot)
         return session
 
     async def _freeze_and_stop(
@@ -113,10 +112,13 @@ class Lifecycle:
                     if self._standing.runs(session)
                     else "It has ended.",
                 ) from error
-            async with self._database.write() as conn:
+
+            async def write(conn: Transaction) -> Session:
                 row = await self._snapshots.note(conn, session, kept, "pause")
-                paused = await self._standing.note_paused(conn, session, row, by, reason)
                 await noted.done(conn, snapshot=snapshot)
+                return await self._standing.note_paused(conn, session, row, by, reason)
+
+            paused = await self._operations.written(write, noted)
         self._room.give_back(session.id)
         self._events.tell(session.id)
         self._snapshots.settle(snapshot, session.snapshot)
@@ -149,6 +151,7 @@ class Lifecycle:
             if session.status in RUNS and wanted is None:
                 return session
             snapshot = await self._to_resume(session, wanted)
+            await self._standing.check_name_free(session)
             older = snapshot != session.snapshot or session.status is Status.FAILED
             generation = session.generation + (1 if older else 0)
             self._room.take(session.id, snapshot)
@@ -222,7 +225,9 @@ class Lifecycle:
         async with self._lives.of(found.id).turn("end"):
             session = await self._standing.get(found.id)
             if session.machine == end.machine and session.status in RUNS:
-                await self._standing.lost(session, end)
+                await self._operations.until_taken(
+                    f"the end of machine {end.machine}", lambda: self._standing.lost(session, end)
+                )
 
     def rebooted(self, running: Running) -> None:
         """Take note of a machine that was rebooted from inside."""

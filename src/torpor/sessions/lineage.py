@@ -4,6 +4,7 @@ A fork and a rollback bring back what was in the machine. What the session did b
 and is listed.
 """
 
+import contextlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
@@ -107,6 +108,8 @@ class Lineage:
         async with self._lives.of(session_id).turn("fork"):
             parent = await self._standing.get(session_id)
             check_there(parent)
+            async with self._database.read() as conn:
+                await self._creation.check_room_for(conn, count)
             if checkpoint is None:
                 source = await self._checkpoints.cut(parent, by, "fork", "", None, children=count)
                 parent = await self._standing.get(session_id)
@@ -157,7 +160,8 @@ class Lineage:
     ) -> list[Session]:
         """Note the children of a fork, all in one transaction."""
         new = [child for child in children if isinstance(child, Session)]
-        operation = self._operations.new("fork", by, parent.id, key)
+        # One of which nothing came can be asked for again with its key.
+        operation = self._operations.new("fork", by, parent.id, key if new else None)
         result = {
             "children": [
                 child.id if isinstance(child, Session) else {"error": str(child)}
@@ -167,6 +171,7 @@ class Lineage:
         }
         try:
             async with self._database.write() as conn:
+                await self._creation.check_room_for(conn, len(new))
                 await operations_table.begin(conn, operation)
                 for child in new:
                     await insert_named(conn, replace(child, created_by=by.id))
@@ -227,6 +232,7 @@ class Lineage:
             check_there(session)
             if session.status is Status.PROVISIONING:
                 raise ConflictError(f"Session {session.name} is still being created.")
+            await self._standing.check_name_free(session)
             source = check_ready(await self._checkpoints.get(session_id, checkpoint))
             not_undone = await self.not_undone(session, source)
             old = session.machine if session.status in RUNS else None
@@ -248,7 +254,9 @@ class Lineage:
                 if await self._lives_on(session_id):
                     self._room.adopt(session.id)
             if old is not None:
-                await self._host.end(old)
+                # The session has its machine; one that stays is ended by the next start.
+                with contextlib.suppress(VmError, OSError):
+                    await self._host.end(old)
         await self._snapshots.release(*filter(None, [session.snapshot]))
         return RolledBack(rolled, not_undone)
 

@@ -83,6 +83,12 @@ class Lives:
         """Return what is known of a session."""
         return self._lives.setdefault(session, Live())
 
+    def doing(self, session: str) -> str | None:
+        """Return the operation that is under way on a session, or None. Nothing is kept of a
+        session that is only looked at."""
+        live = self._lives.get(session)
+        return None if live is None else live.doing
+
     def forget(self, session: str) -> None:
         """Drop what is known of a session that is gone for good."""
         live = self._lives.pop(session, None)

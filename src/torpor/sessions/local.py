@@ -27,7 +27,7 @@ from torpor.vm import (
     Wanted,
 )
 from torpor.vm.manifest import DELTA
-from torpor.vm.rescue import ENDED
+from torpor.vm.rescue import ENDED, MACHINE
 from torpor.vm.shape import free_memory_bytes
 from torpor.vm.sizes import stored_bytes
 from torpor.vm.usage import Usage, outer_threads, take_usage
@@ -235,7 +235,18 @@ class LocalHost:
             call(_running(machine))
 
     def ended(self) -> dict[str, End]:
-        return {
+        # A program before this one may have kept a disk, and been gone before it could tell.
+        found = {
+            kept.labels[MACHINE]: End(
+                kept.labels[MACHINE],
+                kept.labels.get(ENDED, ""),
+                "its process is gone, and its disk was kept",
+                kept.id,
+            )
+            for kept in self.kept().values()
+            if MACHINE in kept.labels
+        }
+        return found | {
             each.machine: End(each.machine, self._cause(each.snapshot), each.why, each.snapshot)
             for each in self._host.recovered
             if each.outcome not in ("adopted", "rebooted")

@@ -1,6 +1,8 @@
 """Operations: each change is noted before it is begun, done to its end, and done once."""
 
 import asyncio
+import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -13,10 +15,16 @@ from torpor.sessions.model import Actor, Key, now
 from torpor.sessions.tasks import Tasks
 from torpor.store import operations as table
 from torpor.store.database import Database, Transaction
-from torpor.store.records import Operation
+from torpor.store.errors import BusyError, DiskError, DiskFullError, StoreError
+from torpor.store.records import Operation, OperationState
 from torpor.store.ulids import Ulids
 
 T = TypeVar("T")
+
+logger = logging.getLogger("torpor.sessions")
+
+AGAIN_SECONDS = 1.0
+"""After how many seconds the database is asked again to take what has happened."""
 
 
 class Noted:
@@ -24,7 +32,8 @@ class Noted:
 
     def __init__(self, record: Operation) -> None:
         self.record = record
-        self.finished = False
+        self.happened = False
+        """Whether the host has done it, so that it is to be written down and not to be undone."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -34,7 +43,6 @@ class Noted:
     async def done(self, conn: Transaction, **result: Any) -> None:
         """Note that it is done, in the transaction that changes what it changes."""
         await table.finish(conn, self.record.id, "done", result)
-        self.finished = True
 
 
 class Operations:
@@ -46,6 +54,8 @@ class Operations:
         self._ulids = ulids
         self._tasks = tasks
         self._keyed: dict[tuple[str, str], tuple[str, asyncio.Task[Any]]] = {}
+        self.closing = asyncio.Event()
+        """Set when this program is about to end."""
         self.on_end: Callable[[str, str, float], None] = lambda *_: None
         """Is told of each operation that has ended: its kind, `done` or `failed`, seconds."""
 
@@ -124,31 +134,59 @@ class Operations:
         began = time.monotonic()
         try:
             yield
-        except asyncio.CancelledError:
-            if not noted.finished:
-                async with self._database.write() as conn:
-                    await table.finish(
-                        conn, noted.record.id, "interrupted", error="It was cut off."
-                    )
-            self.on_end(noted.record.kind, "interrupted", time.monotonic() - began)
-            raise
-        except Exception as error:
-            if not noted.finished:
-                await self._failed(noted.record, by, error)
-            self.on_end(noted.record.kind, "failed", time.monotonic() - began)
+        except (Exception, asyncio.CancelledError) as error:
+            state: OperationState = "failed" if isinstance(error, Exception) else "interrupted"
+            self.on_end(noted.record.kind, state, time.monotonic() - began)
+            if not noted.happened:  # else the next program finishes it
+                await self._note_failure(noted.record, by, state, error)
             raise
         self.on_end(noted.record.kind, "done", time.monotonic() - began)
-        assert noted.finished, f"{noted.record.kind} ended without a word"
 
-    async def _failed(self, record: Operation, by: Actor, error: Exception) -> None:
-        async with self._database.write() as conn:
-            await table.finish(conn, record.id, "failed", error=str(error))
-            await self._events.append(
-                conn, "operation.failed", record.session, by,
-                operation=record.id, kind=record.kind, error=str(error),
-                code=error.code if isinstance(error, SessionError) else type(error).__name__,
-            )  # fmt: skip
+    async def _note_failure(
+        self, record: Operation, by: Actor, state: OperationState, error: BaseException
+    ) -> None:
+        """Note what became of an operation, unless its end is noted already. A database that does
+        not take it leaves that to the next program."""
+        try:
+            async with self._database.write() as conn:
+                said = str(error) if state == "failed" else "It was cut off."
+                await table.finish(conn, record.id, state, error=said)
+                if state == "failed":
+                    code = error.code if isinstance(error, SessionError) else type(error).__name__
+                    await self._events.append(
+                        conn, "operation.failed", record.session, by,
+                        operation=record.id, kind=record.kind, error=said, code=code,
+                    )  # fmt: skip
+        except KeyError:
+            return
+        except StoreError as refusal:
+            logger.error("the end of %s %s was not noted: %s", record.kind, record.id, refusal)
+            return
         self._events.tell(record.session)
+
+    async def written(self, write: Callable[[Transaction], Awaitable[T]], noted: Noted) -> T:
+        """Write down what the host has done for an operation, as :meth:`until_taken`. If this
+        program ends before that, the next one finds the operation as noted, and finishes it."""
+        noted.happened = True
+
+        async def once() -> T:
+            async with self._database.write() as conn:
+                return await write(conn)
+
+        return await self.until_taken(noted.record.kind, once)
+
+    async def until_taken(self, what: str, write: Callable[[], Awaitable[T]]) -> T:
+        """Write down what has happened: if the database refuses it, it is asked again until it
+        takes it, or until this program ends."""
+        while True:
+            try:
+                return await write()
+            except (DiskError, DiskFullError, BusyError) as error:
+                if self.closing.is_set():
+                    raise
+                logger.warning("%s has happened and is not yet noted: %s", what, error)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.closing.wait(), AGAIN_SECONDS)
 
 
 def _check_same(digest: str, key: Key) -> None:

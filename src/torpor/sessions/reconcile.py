@@ -31,6 +31,7 @@ from torpor.store import operations as operations_table
 from torpor.store import sessions as sessions_table
 from torpor.store import snapshots as snapshots_table
 from torpor.store.database import Database
+from torpor.store.errors import NameTakenError
 from torpor.store.records import Operation, Session, Snapshot, Status
 from torpor.vm import VmError
 
@@ -126,7 +127,8 @@ class Reconciler:
             case "checkpoint" if snapshot in kept and "snapshot_kind" in operation.plan:
                 await self._finish_checkpoint(session, operation, snapshot)
             case "provision" | "resume" | "rollback" if machine is not None:
-                await self._finish_start(session, operation, machine)
+                with contextlib.suppress(NameTakenError):  # then nothing comes of it
+                    await self._finish_start(session, operation, machine)
             case "destroy":
                 await self._lifecycle.destroy(session.id, SYSTEM)
                 self._report.say(session.id, "was being destroyed: finished")

@@ -145,6 +145,7 @@ class Sessions:
         One that cannot be frozen runs on, and so do those whose turn has not come when ``enough``
         returns True. What is under way is waited for.
         """
+        self._operations.closing.set()
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -227,7 +228,7 @@ class Sessions:
 
     def doing(self, session: str) -> str | None:
         """Return the operation that is under way on a session, or None."""
-        return self._lives.of(session).doing
+        return self._lives.doing(session)
 
     # Changing
 

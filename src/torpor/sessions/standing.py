@@ -2,6 +2,8 @@
 transaction.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +17,9 @@ from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots, checkpoint_id
 from torpor.store import sessions
 from torpor.store.database import Database, Transaction
-from torpor.store.errors import NameTakenError
+from torpor.store.errors import NameTakenError, StoreError
 from torpor.store.records import Session, Snapshot, Status
+from torpor.vm import VmError
 
 RUNS = (Status.READY, Status.DETACHED)
 GONE = (Status.DESTROYED, Status.DESTROYING)
@@ -65,26 +68,47 @@ class Standing:
         **changes: Any,
     ) -> Session:
         """Write down that a session's machine runs, what else has changed, and the operation's
-        ``result``."""
-        async with self._database.write() as conn:
-            changed = await sessions.update(
-                conn,
-                session.id,
-                status=Status.READY,
-                machine=running.id,
-                boot_id=running.boot_id,
-                pause_reason=None,
-                failure=None,
-                **changes,
-            )
-            await self._events.append(
-                conn, event, session.id, by, boot_id=running.boot_id,
-                generation=changed.generation, snapshot_id=changed.snapshot,
-            )  # fmt: skip
-            await noted.done(conn, machine=running.id, **(result or {}))
+        ``result``; if that cannot be, the machine is ended."""
+        try:
+            async with self._database.write() as conn:
+                changed = await sessions.update(
+                    conn,
+                    session.id,
+                    status=Status.READY,
+                    machine=running.id,
+                    boot_id=running.boot_id,
+                    pause_reason=None,
+                    failure=None,
+                    **changes,
+                )
+                await self._events.append(
+                    conn, event, session.id, by, boot_id=running.boot_id,
+                    generation=changed.generation, snapshot_id=changed.snapshot,
+                )  # fmt: skip
+                await noted.done(conn, machine=running.id, **(result or {}))
+        except NameTakenError as error:
+            await self._end_unless_noted(session, running)
+            raise name_taken(session.name) from error
+        except (Exception, asyncio.CancelledError):
+            await self._end_unless_noted(session, running)
+            raise
         self._lives.of(session.id).touch()
         self._events.tell(session.id)
         return changed
+
+    async def _end_unless_noted(self, session: Session, running: Running) -> None:
+        # Who was cancelled does not know whether the commit came to its end.
+        with contextlib.suppress(StoreError, VmError, OSError):
+            if (await self.get(session.id)).machine != running.id:
+                await self._host.end(running.id)
+
+    async def check_name_free(self, session: Session) -> None:
+        """Raise :exc:`ConflictError` if a session that had failed, and so had given its name up,
+        cannot have it back."""
+        async with self._database.read() as conn:
+            holder = await sessions.find(conn, session.name)
+        if holder is not None and holder.id != session.id:
+            raise name_taken(session.name)
 
     async def note_paused(
         self, conn: Transaction, session: Session, row: Snapshot, by: Actor, reason: str

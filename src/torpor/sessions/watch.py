@@ -88,6 +88,8 @@ class Watch:
                 await work()
             except (StoreError, SessionError, VmError, OSError) as error:
                 logger.warning("%s; it is tried again", error)
+            except Exception:  # whatever it is, it must not be the last time
+                logger.exception("%s failed; it is tried again", work.__name__)
 
     async def look(self) -> None:
         """Take a sample of each session that runs, and pause those that are idle."""
