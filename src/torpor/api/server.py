@@ -268,6 +268,18 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, closing: asyncio.Event) -> None:
         super().__init__(config)
         self._closing = closing
+        self._asked = asyncio.Event()
+
+    def ask_to_exit(self) -> None:
+        """Have :meth:`serve` come to its end."""
+        self.should_exit = True
+        self._asked.set()
+
+    async def main_loop(self) -> None:
+        # uvicorn's own looks ten times a second whether it is to end. Each second is for the date.
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), 1)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -308,7 +320,7 @@ async def _run(
 
     async def end() -> None:
         await stop.asked.wait()
-        server.should_exit = True
+        server.ask_to_exit()
         await stop.hurried.wait()
         server.force_exit = True
 

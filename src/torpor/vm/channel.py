@@ -92,6 +92,7 @@ class Channel:
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._nudging: asyncio.Task[None] | None = None
+        self._awaiting = asyncio.Event()
         self._heard = 0.0
         self._unasked = 0
 
@@ -142,6 +143,7 @@ class Channel:
             asyncio.get_running_loop().create_future()
         )
         self._replies[number] = reply
+        self._awaiting.set()
         self._idle.clear()
         try:
             async with asyncio.timeout(limit):
@@ -199,6 +201,7 @@ class Channel:
         number = next(self._numbers)
         self._streams[number] = take
         self._lost_streams[number] = lost
+        self._awaiting.set()
         return number
 
     def close_stream(self, number: int) -> None:
@@ -260,6 +263,9 @@ class Channel:
         """
         pause = NUDGE_AFTER
         while self._lost is None:
+            if not (self._replies or self._streams):  # an idle machine costs the host nothing
+                self._awaiting.clear()
+                await self._awaiting.wait()
             await asyncio.sleep(pause)
             awaited = self._replies or self._streams
             if awaited and time.monotonic() - self._heard >= pause:
