@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import Response
 from typer.testing import CliRunner
 
 from tests.backup.conftest import Home, make_home
@@ -36,6 +37,7 @@ def test_there_and_back(says: Says, tmp_path: Path) -> None:
     assert made.exit_code == 0, made.stderr
     assert "read back and whole" in made.stdout
     assert "never-saved  failed: it ran when the backup was made" in made.stdout
+    assert "--freeze-running` saves what runs" in made.stdout
     assert "not encrypted" in made.stdout
     assert file.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.glob("*.partial")) == []
@@ -103,5 +105,21 @@ def test_the_server_of_the_home_is_asked_where_it_says_it_is(
     asked = double.one("POST", "backup")
     assert asked.query == (("freeze_running", "true"),)
     assert asked.headers["authorization"] == "Bearer torpor_a_b"
+    assert not (tmp_path / "file").exists()
+    assert list(tmp_path.glob("*.partial")) == []
+
+
+def test_a_backup_that_a_server_breaks_off_is_removed(
+    says: Says, tmp_path: Path, double: Double
+) -> None:
+    (tmp_path / "home").mkdir()
+    announce(tmp_path / "home", double.url, "1")
+    whole = tmp_path / "whole"
+    assert says("backup", whole).exit_code == 0
+    double.on("POST", "backup", Response(whole.read_bytes()[:-100]))
+    said = says("backup", tmp_path / "file", at=tmp_path / "home")
+    assert said.exit_code == 1
+    assert "What was written is not a whole backup" in said.stderr
+    assert "It was removed again." in said.stderr
     assert not (tmp_path / "file").exists()
     assert list(tmp_path.glob("*.partial")) == []

@@ -23,7 +23,7 @@ DISK_MIB = 1400
 """The image, the golden snapshot and the tools take about 400 of them; they are copied."""
 WRITTEN_MIB, LEFT_MIB, UPLOADED_MIB = 96, 48, 32
 RESERVED_MIB = 16
-"""What ext4 keeps for itself, and counts as free (fs/ext4/super.c, ext4_calculate_resv_clusters)."""
+"""What ext4 keeps for itself and counts as free (fs/ext4/super.c, ext4_calculate_resv_clusters)."""
 WRITER = f"""
 n=0; (while :; do n=$((n+1)); echo $n >> /root/count; sleep 0.05; done) &
 dd if=/dev/urandom of=/root/large bs=1M count={WRITTEN_MIB} conv=fsync 2>/dev/null

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torpor.backup import About, Restored, SavedSession, Summary
     from torpor.cli.backup_work import Made
 
+RUNS = ("READY", "DETACHED")
 MOST_NAMED = 20
 """Sessions that are named one by one; of more only the number is told."""
 
@@ -21,6 +22,8 @@ def print_backup(made: "Made") -> None:
     out = console()
     out.print(Text(f"{made.file}: {size(made.size)}, read back and whole."))
     _print_contents(made.summary)
+    if any(each.becomes == "failed" and each.status in RUNS for each in made.summary.sessions):
+        out.print("`torpor backup --freeze-running` saves what runs as well.", style="yellow")
     out.print(
         "It is not encrypted: who has it has the memory of every session in it. Settings are not"
         " in it; keep their file with it.",

@@ -61,7 +61,15 @@ async def backed_up(
             target.flush()
             await asyncio.to_thread(os.fsync, target.fileno())
             target.seek(0)
-            about, summary = await _verified(target)
+            try:
+                about, summary = await _verified(target)
+            except BackupError as error:
+                raise BackupError(
+                    f"What was written is not a whole backup: {error.happened}",
+                    state="It was removed again.",
+                    todo="If the server was stopped meanwhile, ask again when it serves; else see"
+                    " its log.",
+                ) from error
         except BaseException:
             partial.unlink()
             raise

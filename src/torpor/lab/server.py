@@ -20,7 +20,7 @@ from torpor.vm import VmError
 
 START_LIMIT, STOP_LIMIT = 60.0, 45.0
 ASK_EVERY = 0.005
-SETTINGS = {
+SETTINGS: Mapping[str, int | str] = {
     "idle_timeout_seconds": 0,
     "rate_limit_per_second": 1_000_000,
     "rate_limit_burst": 1_000_000,
@@ -48,7 +48,7 @@ class Server:
         self.home, self.cache = home, cache
         self._within = within
         self.log = home / "server.log"
-        self._settings = SETTINGS | dict(settings or {})
+        self._settings = {**SETTINGS, **(settings or {})}
         self._port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -12,6 +12,7 @@ from torpor.lab.check import Check
 from torpor.lab.remains import machine_processes, remains
 from torpor.lab.server import Server, served
 from torpor.lab.server_work import LostError, Worker
+from torpor.vm.processes import ProcessId
 
 SESSIONS = 8
 LONGEST = 2.5
@@ -72,6 +73,8 @@ async def _kill(
     expected = "machines are adopted, nothing acknowledged is lost or done twice, nothing is left"
     gang = Gang(workers)
     cut: list[str] = []
+    dead: Worker | None = None
+    seconds = 0.0
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(gang.work())
@@ -80,7 +83,8 @@ async def _kill(
             await server.kill()
             cut = sorted(worker.doing for worker in workers if worker.doing is not None)
             before = machine_processes(server.home)
-            dead = _one_dies(server, workers, chance) if number % DIES_EVERY == 0 else None
+            if number % DIES_EVERY == 0:
+                dead = _one_dies(server, workers, chance)
             seconds = await server.start()
         for worker in workers:
             await (worker.failed() if worker is dead else worker.inspect())
@@ -110,7 +114,7 @@ def _one_dies(server: Server, workers: list[Worker], chance: random.Random) -> W
     return worker
 
 
-def _adopted(server: Server, before: dict[str, object], workers: list[Worker]) -> list[str]:
+def _adopted(server: Server, before: dict[str, ProcessId], workers: list[Worker]) -> list[str]:
     """Machines that ran before and still are a session's run as the same process."""
     now = machine_processes(server.home)
     mine = {worker.state.sandbox for worker in workers if worker.state is not None}

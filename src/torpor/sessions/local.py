@@ -264,9 +264,8 @@ class LocalHost:
 
     def unreadable(self) -> list[str]:
         store = self._host.store
-        return [
-            each for each in store.ids() if self.found(each) is None and not store.durable(each)
-        ]
+        broken = (each for each in store.ids() if self.found(each) is None)
+        return [each for each in broken if not store.durable(each)]
 
     def found(self, snapshot: str) -> Kept | None:
         with contextlib.suppress(VmError, OSError):

@@ -129,7 +129,7 @@ async def _put_together(
         if machine.held is not None:
             raise FreezeError(
                 f"Machine {machine.id} could not be frozen: {machine.held}. ({told(error)})",
-                state="No snapshot was made. It is held, and goes on by itself when there is space.",
+                state="No snapshot was made. It is held until there is space, and then goes on.",
                 todo="Make space.",
             ) from error
         raise FreezeError(

@@ -206,8 +206,8 @@ async def measure(lab: Laboratory, runs: int, book: Notebook) -> None:
                     await asyncio.gather(*(side.exec() for _, side in sides))
                 for turn in range(times):
                     await _measured(sides, name, run + turn, book)
-            for _, side in sides:
-                await side.tidy(end=True)
+            for _, each in sides:
+                await each.tidy(end=True)
 
 
 async def _measured(sides: list[tuple[str, Side]], name: str, turn: int, book: Notebook) -> None:
