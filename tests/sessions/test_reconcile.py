@@ -5,9 +5,9 @@ import pytest
 from tests.sessions.conftest import ANN, Service
 from torpor.sessions import ConflictError
 from torpor.sessions.hosts import End
-from torpor.sessions.model import NewSession
+from torpor.sessions.model import NewSession, now
 from torpor.store import operations
-from torpor.store.records import Session, Status
+from torpor.store.records import Operation, Session, Status
 
 
 class Killed(BaseException):
@@ -162,7 +162,11 @@ async def test_a_session_that_was_being_destroyed_is_destroyed(service: Service)
 
 async def test_machines_and_snapshots_that_nobody_knows_are_removed(service: Service) -> None:
     session = await service.ready()
-    labels = {"torpor.session": session.id, "torpor.operation": "lost"}
+    operation = Operation("01JT9Q0M7V3WZ2K4N8XG5B6C1D", "checkpoint", ANN.id, now(), session.id)
+    async with service.database.write() as conn:
+        await operations.begin(conn, operation)
+        await operations.finish(conn, operation.id, "interrupted")
+    labels = {"torpor.session": session.id, "torpor.operation": operation.id}
     stranger = await service.host.start("golden-default-mars-2vcpu-1gb", labels, "create", "x")
     await service.host.freeze(stranger.id, "stray", labels, stop=False)
     await service.again()
@@ -172,6 +176,22 @@ async def test_machines_and_snapshots_that_nobody_knows_are_removed(service: Ser
     assert report.type == "server.reconciled"
     assert report.data["machines_ended"] == [stranger.id]
     assert report.data["snapshots_removed"] == ["stray"]
+
+
+async def test_a_snapshot_that_was_brought_from_elsewhere_stays(service: Service) -> None:
+    session = await service.ready()
+    for place, labels in enumerate(
+        (
+            {"torpor.session": "of-another-server", "torpor.operation": "01JT9Q0M7V"},
+            {"torpor.session": session.id, "torpor.operation": "of-another-server"},
+        )
+    ):
+        content = service.host._read("machines", service.machine(session))
+        service.host._write(
+            "snapshots", f"brought-{place}", {**content, "labels": labels, "durable": True}
+        )
+    await service.again()
+    assert {"brought-0", "brought-1"} <= set(service.host.snapshots())
 
 
 async def test_what_a_power_cut_left_of_a_snapshot_that_nobody_knows_is_removed(

@@ -30,7 +30,7 @@ from torpor.sessions.standing import RUNS, Standing
 from torpor.store import operations as operations_table
 from torpor.store import sessions as sessions_table
 from torpor.store import snapshots as snapshots_table
-from torpor.store.database import Database
+from torpor.store.database import Database, Transaction
 from torpor.store.errors import NameTakenError
 from torpor.store.records import Operation, Session, Snapshot, Status
 from torpor.vm import VmError
@@ -293,11 +293,26 @@ class Reconciler:
                     await self._host.end(running.id)
                 self._report.machines.append(running.id)
 
+    async def _left_over(self, conn: Transaction, found: Kept) -> bool:
+        """Return whether a snapshot that is noted nowhere is what a crash has left: of an operation
+        that came to nothing, or of a session that is gone. Any other was brought here by somebody,
+        or is from before this database was: it is not ours to remove."""
+        operation = await operations_table.get(conn, found.labels.get(OPERATION, ""))
+        if operation is not None and operation.state != "done":
+            return True
+        session = await sessions_table.get(conn, found.labels[SESSION])
+        return session is not None and session.status is Status.DESTROYED
+
     async def _remove_strangers(self, rows: Iterable[Snapshot], kept: dict[str, Kept]) -> None:
         async with self._database.read() as conn:
             known = {row.id for row in await snapshots_table.of_all(conn)}
+            strangers = {
+                name
+                for name, found in kept.items()
+                if name not in known and await self._left_over(conn, found)
+            }
         # One that cannot be read keeps the host from removing the files that only it may need.
-        for snapshot in (kept.keys() | set(self._host.unreadable())) - known:
+        for snapshot in strangers | (set(self._host.unreadable()) - known):
             with contextlib.suppress(VmError, OSError):
                 await self._host.remove(snapshot)
             self._report.snapshots.append(snapshot)
