@@ -3,12 +3,13 @@
 import asyncio
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.machine.conftest import Start
-from torpor.vm import Host, Identity, Machine, VmError
+from torpor.vm import Host, Identity, Machine, VmError, Wanted
 from torpor.vm.jail import FIRST_UID
 
 pytestmark = pytest.mark.machine
@@ -40,6 +41,25 @@ async def test_qemu_has_namespaces_of_its_own(machine: Machine) -> None:
         assert Path(f"/proc/{machine.pid}/ns/{kind}").readlink() != ours, kind
     devices = Path(f"/proc/{machine.pid}/net/dev").read_text().splitlines()[2:]
     assert [line.split(":")[0].strip() for line in devices] == ["lo"]
+
+
+@pytest.mark.parametrize("own_user", [True, False])
+async def test_a_machine_runs_where_there_are_no_namespaces(
+    start: Start, home: Path, own_user: bool
+) -> None:
+    have = start.maker.jail
+    jail = replace(have, namespaces=False, own_user=own_user and have.own_user)
+    host = await Host.open(home, start.maker.accelerator, jail, golden=start.maker.store())
+    machine = await host.thaw(start.golden, Identity.of("bare"))
+    try:
+        assert (await machine.agent.run("/bin/true")).exit.ok
+        assert status(machine.pid)["NoNewPrivs"] == "1"
+        frozen = await host.freeze(machine, Wanted("stop"))
+        machine = await host.thaw(frozen.manifest.id)
+    finally:
+        await host.end(machine)
+        await host.close()
+    assert host.processes() == []
 
 
 async def test_two_machines_are_two_users(start: Start, host: Host) -> None:

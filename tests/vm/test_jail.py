@@ -87,6 +87,12 @@ def test_qemu_waits_at_the_gate_with_namespaces_and_without() -> None:
     assert line[-2:] == ["qemu", "-x"]
 
 
+def test_the_gate_comes_before_qemus_user_who_could_not_open_it() -> None:
+    walls = replace(WHOLE, namespaces=False, resource_limits=True)
+    line = walls.wrap(["qemu"], uid=FIRST_UID, info_fd=9, kvm=False, gate=11, limits=LIMITS)
+    assert line.index("sh") < line.index("prlimit") < line.index("setpriv")
+
+
 def test_the_device_of_kvm_is_given_only_when_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,10 @@ class Jail:
         ``calls`` is a descriptor of the filter of its system calls (:mod:`torpor.vm.seccomp`).
         """
         command: list[str] = []
+        if gate is not None and not self.namespaces:
+            # First, while it is still who made the pipe: it is opened by its name, because not
+            # every shell reads from a descriptor of two digits. And to the end of a line.
+            command += ["sh", "-c", f'read -r go </proc/self/fd/{gate} && exec "$@"', "sh"]
         if self.resource_limits and limits is not None:
             command += ["prlimit", *limits.resource_limits(own_user=self.own_user), "--"]
         if self.own_user:
@@ -76,9 +80,6 @@ class Jail:
             ]
         if self.namespaces:
             command += _bubblewrap(self.seen, info_fd, kvm, gate, calls)
-        elif gate is not None:
-            wait = f'read -r go </proc/self/fd/{gate} && exec "$@"'
-            command += ["sh", "-c", wait, "sh"]
         if self.seccomp:
             qemu = [*qemu, "-sandbox", SANDBOX]
         return command + qemu

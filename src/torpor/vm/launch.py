@@ -175,7 +175,7 @@ async def _spawn(
         writer = -1
         try:
             pid = await _admitted(reader, child.pid, group, namespaces=jail.namespaces)
-            os.write(gate, bytes(8))  # in its group and under its limits: QEMU may start
+            os.write(gate, b"\n" * 8)  # in its group and under its limits: QEMU may start
         except BaseException:
             child.kill()  # also ends the thread that reads what it was to say
             raise
