@@ -1,8 +1,13 @@
 """What holds for every test. The groups (markers) are declared in pyproject.toml."""
 
 import os
+import signal
 
 from hypothesis import settings
+
+# Whoever starts the tests in the background of a shell has them ignore Ctrl-C, and with them each
+# program that they start, which is to hear it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A shared machine stalls now and then, so no example has a deadline. In CI the examples are the
 # same each time, so that a failure is the change's own; everywhere else they are new ones.
