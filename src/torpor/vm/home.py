@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from torpor.vm.manifest import RECORD, MachineRecord
 from torpor.vm.store import Store
 
 MACHINES = "machines"
+DEAD_HOLDER_LIMIT = 5.0
+"""Seconds for which the lock of a program that is gone may still be held."""
 
 
 @asynccontextmanager
@@ -69,19 +72,24 @@ def used_in(store: Store) -> list[str]:
 
 
 async def take_lock(home: Path, *, wait: bool) -> int:
+    """Take the lock of a home, and return its descriptor. Raises :exc:`HostError` if another
+    program has it, unless it is to ``wait`` for that."""
+    patience = time.monotonic() + DEAD_HOLDER_LIMIT
     fd = os.open(home / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if not wait:
+                # A program that was killed while it started another one has it until that one runs.
+                dead = not _runs(_holder(fd)) and time.monotonic() < patience
+                if not wait and not dead:
                     raise HostError(
                         f"Another program (process {_holder(fd)}) has {home} open.",
                         state="Nothing was changed.",
                         todo="End it, or set TORPOR_HOME to another directory.",
                     ) from None
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.05 if dead else 0.2)
                 continue
             os.ftruncate(fd, 0)
             os.pwrite(fd, str(os.getpid()).encode(), 0)
@@ -89,6 +97,10 @@ async def take_lock(home: Path, *, wait: bool) -> int:
     except BaseException:
         os.close(fd)
         raise
+
+
+def _runs(holder: str) -> bool:
+    return holder.isdigit() and Path(f"/proc/{holder}").exists()
 
 
 def _holder(fd: int) -> str:
