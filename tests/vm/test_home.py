@@ -37,7 +37,7 @@ async def test_what_a_killed_program_was_starting_is_waited_for(tmp_path: Path) 
 async def test_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(homes, "DEAD_HOLDER_LIMIT", 0.2)
     with held_for(tmp_path, 60, gone()) as child:
-        with pytest.raises(HostError, match="has .* open"):
+        with pytest.raises(HostError, match=r"has .* open"):
             await homes.take_lock(tmp_path, wait=False)
         child.kill()
 
