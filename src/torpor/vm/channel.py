@@ -341,13 +341,17 @@ class Channel:
             self._welcome.exception()  # read: nobody may be waiting
 
     async def close(self, reason: VmError | None = None) -> None:
-        """Disconnect; the machine is not touched."""
+        """Disconnect; the machine is not touched. What was said on a channel that is not lost still
+        goes out; of a lost one nothing may come between the words of the next."""
+        lost = self._lost is not None
         self.lose(reason or ChannelLostError("The guest channel was closed by the host."))
         if self._reading is not None:
             self._reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._reading
         if self._writer is not None:
+            if lost:
+                self._writer.transport.abort()
             self._writer.close()
         else:
             self._sock.close()
