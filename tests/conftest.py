@@ -5,9 +5,10 @@ import signal
 
 from hypothesis import settings
 
-# Whoever starts the tests in the background of a shell has them ignore Ctrl-C, and with them each
-# program that they start, which is to hear it.
+# Whoever starts the tests in the background of a shell, or with nohup, has them ignore these signals,
+# and with them each program that they start, which is to hear them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A shared machine stalls now and then, so no example has a deadline. In CI the examples are the
 # same each time, so that a failure is the change's own; everywhere else they are new ones.
