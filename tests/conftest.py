@@ -5,8 +5,8 @@ import signal
 
 from hypothesis import settings
 
-# Whoever starts the tests in the background of a shell, or with nohup, has them ignore these signals,
-# and with them each program that they start, which is to hear them.
+# Whoever starts the tests in the background of a shell, or with nohup, has them ignore these
+# signals, and with them each program that they start, which is to hear them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
