@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -101,13 +101,3 @@ async def served(api: Api) -> AsyncIterator[str]:
         server.should_exit = True
         await serving
         listener.close()
-
-
-async def eventually(ask: Callable[[], Awaitable[Any]], good: Callable[[Any], bool]) -> Any:
-    """Ask until the answer is good, for at most 10 s."""
-    for _ in range(500):
-        answer = await ask()
-        if good(answer):
-            return answer
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"it stays {answer}")

@@ -13,9 +13,10 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.api.conftest import BASE, Api, eventually, served
+from tests.api.conftest import BASE, Api, served
 from tests.api.reading import all_frames, frames
 from tests.api.test_events import api_client
+from tests.sessions.conftest import eventually
 from torpor.sessions.model import SYSTEM
 
 HEAD = struct.Struct(">BQ")

@@ -7,9 +7,10 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.api.conftest import BASE, Api, eventually, served
+from tests.api.conftest import BASE, Api, served
 from tests.api.test_execs import in_use
 from tests.guest.conftest import server
+from tests.sessions.conftest import eventually
 from torpor.sessions.model import SYSTEM
 
 

@@ -3,7 +3,8 @@
 import httpx
 import pytest
 
-from tests.api.conftest import Api, eventually
+from tests.api.conftest import Api
+from tests.sessions.conftest import eventually
 
 METADATA = {"z": [1, None, {"y": None}], "a": {"c": 1.5, "b": "\u2028"}}
 

@@ -5,13 +5,7 @@ import base64
 import contextlib
 import hashlib
 import json
-import os
 import random
-import shutil
-import signal
-import subprocess
-import tempfile
-import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +18,8 @@ from pydo import Client
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from tests.cli.seats import PROGRAM
 from tests.machine.conftest import Start
+from tests.machine.serving import a_server
 
 pytestmark = pytest.mark.machine
 
@@ -40,7 +34,6 @@ class Server:
     url: str
     token: str
     home: Path
-    program: "subprocess.Popen[str]"
 
     def client(self, token: str | None = None) -> httpx.AsyncClient:
         """Return a client."""
@@ -57,29 +50,8 @@ class Server:
 @pytest.fixture(scope="module")
 def server(start: Start) -> Iterator[Server]:
     """A server, one for all tests here."""
-    home = Path(tempfile.mkdtemp(prefix="torpor-test-", dir="/var/tmp"))
-    program = subprocess.Popen(
-        [*PROGRAM, "serve", "--listen", "127.0.0.1:0"],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"TORPOR_HOME": str(home)},
-    )
-    assert program.stderr is not None
-    said = []
-    for line in program.stderr:
-        said.append(line)
-        if "listening on http" in line:
-            break
-    else:
-        raise AssertionError("".join(said))
-    url = said[-1].split()[-1]
-    threading.Thread(target=program.stderr.read, daemon=True).start()
-    token = (home / "admin-token").read_text().strip()
-    yield Server(url, token, home, program)
-    program.send_signal(signal.SIGTERM)
-    assert program.wait(LIMIT) == 0
-    program.stderr.close()
-    shutil.rmtree(home, ignore_errors=True)
+    with a_server(start) as served:
+        yield Server(served.url, served.token, served.home)
 
 
 @pytest.fixture
