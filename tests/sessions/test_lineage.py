@@ -14,6 +14,7 @@ from torpor.sessions import (
     NotFoundError,
     RoomLimits,
 )
+from torpor.sessions.lineage import MOST_LISTED
 from torpor.sessions.room import OVERHEAD
 from torpor.store.records import Session, Status
 from torpor.vm import MIB, LaunchError
@@ -206,6 +207,20 @@ async def test_what_a_rollback_and_a_fork_do_not_undo_is_listed(service: Service
         )
         assert rolled.not_undone == since
     assert (await service.sessions.fork(session.id, ANN)).not_undone == []
+
+
+async def test_what_is_not_undone_is_found_behind_all_else_that_happened(
+    service: Service,
+) -> None:
+    session = await service.ready()
+    checkpoint = await service.sessions.checkpoint(session.id, ANN)
+    async with service.database.write() as conn:
+        for _ in range(MOST_LISTED + 1):
+            await service.sessions.events.append(conn, "note", session.id, ANN)
+    await service.sessions.open_port(session.id, ANN, 80)
+    last = await service.sessions.events.last()
+    rolled = await service.sessions.rollback(session.id, ANN, checkpoint.checkpoint or "")
+    assert rolled.not_undone == [last]
 
 
 async def test_a_lost_checkpoint_is_refused_by_name(service: Service) -> None:

@@ -267,8 +267,8 @@ class Lineage:
         """Return the ids of the events since a snapshot with which the session reached beyond its
         machine: no way back undoes these."""
         async with self._database.read() as conn:
-            found = await events_table.after(conn, source.event, session.id, MOST_LISTED)
-        return [event.id for event in found if event.type in EXTERNAL]
+            found = await events_table.after(conn, source.event, session.id, MOST_LISTED, EXTERNAL)
+        return [event.id for event in found]
 
     # The tree
 

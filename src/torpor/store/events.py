@@ -1,6 +1,7 @@
 """The table of events. They are only added, and removed when they are old; their ids are their
 order."""
 
+from collections.abc import Collection
 from datetime import datetime
 
 from sqlalchemy import Select, func, select
@@ -17,14 +18,20 @@ async def append(conn: AsyncConnection, event: Event) -> None:
 
 
 async def after(
-    conn: AsyncConnection, cursor: str | None, session: str | None, limit: int
+    conn: AsyncConnection,
+    cursor: str | None,
+    session: str | None,
+    limit: int,
+    types: Collection[str] | None = None,
 ) -> list[Event]:
     """Return at most ``limit`` events, the oldest first, that came after the one of id ``cursor``.
 
     That one need not be there any more. ``cursor`` None: from the first that is kept; ``session``
-    None: those of all sessions, and those of none.
+    None: those of all sessions, and those of none; ``types`` None: those of all types.
     """
     chosen = _of(session)
+    if types is not None:
+        chosen = chosen.where(table.c.type.in_(types))
     if cursor is not None:
         chosen = chosen.where(table.c.id > cursor)
     return await rows.listed(conn, Event, chosen.order_by(table.c.id).limit(limit))
