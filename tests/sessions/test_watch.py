@@ -99,22 +99,29 @@ async def test_a_hold_that_could_not_be_written_down_is_told_when_it_can(
     quick: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await quick.ready()
-    add, full = quick.sessions.events.add, asyncio.Event()
+    add, full, asked = quick.sessions.events.add, asyncio.Event(), 0
 
     async def refused(*args: Any, **data: Any) -> Event:
+        nonlocal asked
+        asked += 1
         if not full.is_set():
             raise DiskFullError("The disk is full.")
         return await add(*args, **data)
 
+    async def often() -> int:
+        return asked
+
+    async def told() -> list[str]:
+        return [each for each in await quick.types(session) if each.endswith(("held", "released"))]
+
     monkeypatch.setattr(quick.sessions.events, "add", refused)
     quick.host.holding = "the host's disk is full"
-    await asyncio.sleep(0.1)
+    await eventually(often, bool)
     quick.host.holding = None
-    await asyncio.sleep(0.1)
+    before = asked
+    await eventually(often, lambda now: now > before)
     full.set()
-    await asyncio.sleep(0.1)
-    told = [each for each in await quick.types(session) if each.endswith(("held", "released"))]
-    assert told == ["session.held", "session.released"]
+    await eventually(told, lambda types: types == ["session.held", "session.released"])
 
 
 async def test_a_session_for_which_there_is_no_room_is_refused_before_anything(

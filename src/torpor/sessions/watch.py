@@ -95,7 +95,7 @@ class Watch:
         """Take a sample of each session that runs, and pause those that are idle."""
         async with self._database.read() as conn:
             running = await sessions_table.with_status(conn, RUNS)
-            stored = await snapshots_table.stored_bytes(conn)
+            stored = await snapshots_table.stored_bytes(conn) if running else {}
         samples = []
         for session in running:
             sample = await self._sample(session, stored.get(session.id, 0))
