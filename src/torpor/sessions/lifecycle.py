@@ -127,7 +127,7 @@ class Lifecycle:
     # Resume
 
     async def resume(
-        self, session: str, by: Actor, *, snapshot: str | None, key: Key | None, why: str = "asked"
+        self, session: str, by: Actor, *, snapshot: str | None, key: Key | None
     ) -> Session:
         """Thaw a session where it stands; one that runs is left as it is.
 
@@ -139,12 +139,12 @@ class Lifecycle:
             f"resuming {session}",
             by,
             key,
-            lambda: self._resume(session, by, snapshot, key, why),
+            lambda: self._resume(session, by, snapshot, key),
             lambda _: self._standing.get(session),
         )
 
     async def _resume(
-        self, session_id: str, by: Actor, wanted: str | None, key: Key | None, why: str
+        self, session_id: str, by: Actor, wanted: str | None, key: Key | None
     ) -> Session:
         async with self._lives.of(session_id).turn("resume"):
             session = await self._standing.get(session_id)

@@ -121,19 +121,13 @@ class Operations:
     async def noted(
         self, kind: str, by: Actor, session: str, key: Key | None = None, **plan: Any
     ) -> AsyncIterator[Noted]:
-        """Note an operation, and what became of it if the block fails."""
+        """Note an operation, and what became of it if the block fails or is cancelled."""
         noted = Noted(self.new(kind, by, session, key, **plan))
         async with self._database.write() as conn:
             await table.begin(conn, noted.record)
-        async with self.failing(noted, by):
-            yield noted
-
-    @asynccontextmanager
-    async def failing(self, noted: Noted, by: Actor) -> AsyncIterator[None]:
-        """Note the failure of an operation if the block raises an error or is cancelled."""
         began = time.monotonic()
         try:
-            yield
+            yield noted
         except (Exception, asyncio.CancelledError) as error:
             state: OperationState = "failed" if isinstance(error, Exception) else "interrupted"
             self.on_end(noted.record.kind, state, time.monotonic() - began)
