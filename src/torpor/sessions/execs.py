@@ -204,7 +204,7 @@ class Execs:
     async def start(self, session: str, by: Actor, argv: Sequence[str], **options: Any) -> Started:
         """Start a command; ``options`` are those of :meth:`InUse.command`. Raises as
         :meth:`Uses.use`, and :exc:`GuestError`, for example ENOENT if there is no such program."""
-        async with self._uses.use(session, by):
+        with self._uses.counted(session):
             running = await self._start(session, by, argv, options)
             running.detach()
             return Started(running.id, running.pid)
@@ -271,7 +271,7 @@ class Execs:
     ) -> Ran:
         """Run a command to its end, over pauses too. Raises as :meth:`start`."""
         began = time.monotonic()
-        async with self._uses.use(session, by):
+        with self._uses.counted(session):
             running = await self._start(session, by, argv, {**options, "stdin": bool(stdin)})
             following = Following(self._uses, session, by, running, attached=True)
             try:

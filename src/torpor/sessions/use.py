@@ -87,7 +87,7 @@ class Uses:
         :exc:`ConflictError` if it has failed, :exc:`DestroyedError`, :exc:`NoRoomError`,
         :exc:`FailedError`.
         """
-        with self._lives.of(session).use():
+        with self.counted(session):
             yield await self.running(session, by)
 
     async def running(self, session: str, by: Actor) -> InUse:
