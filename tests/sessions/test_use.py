@@ -1,11 +1,13 @@
 """Using a session wakes it, once."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from tests.sessions.conftest import ANN, Service
 from torpor.sessions import ConflictError, DestroyedError, FailedError, NoRoomError
+from torpor.sessions.hosts import Running
 from torpor.store.records import Status
 from torpor.vm import ChannelLostError, LaunchError
 
@@ -60,6 +62,29 @@ async def test_a_use_that_cannot_wake_a_session_says_why(service: Service) -> No
             pass
     assert refused.value.facts["free"] == 0
     assert (await service.get(session)).status is Status.PAUSED
+
+
+async def test_a_wake_that_fails_is_tried_once_for_all_who_wait_for_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await service.ready()
+    await service.sessions.pause(session.id, ANN)
+    tries = 0
+
+    async def start(*_: Any) -> Running:
+        nonlocal tries
+        tries += 1
+        await asyncio.sleep(0.05)
+        raise LaunchError("QEMU did not come up.")
+
+    async def use() -> None:
+        async with service.sessions.use(session.id, ANN):
+            pass
+
+    monkeypatch.setattr(service.host, "start", start)
+    ended = await asyncio.gather(*(use() for _ in range(20)), return_exceptions=True)
+    assert [type(error) for error in ended] == [FailedError] * 20
+    assert tries == 1
 
 
 async def test_a_failed_or_destroyed_session_is_not_used(service: Service) -> None:

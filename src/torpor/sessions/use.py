@@ -137,6 +137,8 @@ class Uses:
     async def _awake(self, session: str, by: Actor) -> Session:
         live = self._lives.of(session)
         while True:
+            if live.waking is not None:  # what comes of it holds for all who want it
+                await asyncio.shield(live.waking)
             news = live.news
             found = await self._standing.get(session)
             self._check(found)
