@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.api.conftest import BASE, Api, served
 from tests.api.reading import all_frames, frames
 from tests.api.test_events import api_client
-from tests.sessions.conftest import eventually
+from tests.waiting import eventually
 from torpor.sessions.model import SYSTEM
 
 HEAD = struct.Struct(">BQ")

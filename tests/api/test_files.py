@@ -15,7 +15,7 @@ from tests.api.conftest import BASE, Api, served
 from tests.api.reading import frames
 from tests.api.test_events import api_client
 from tests.api.test_execs import in_use
-from tests.sessions.conftest import eventually
+from tests.waiting import eventually
 from torpor.api import uploads
 from torpor.sessions.model import SYSTEM
 

@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.api.conftest import BASE, Api, served
 from tests.api.test_execs import in_use
 from tests.guest.conftest import server
-from tests.sessions.conftest import eventually
+from tests.waiting import eventually
 from torpor.sessions.model import SYSTEM
 
 

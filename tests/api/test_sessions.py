@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from tests.api.conftest import Api
-from tests.sessions.conftest import eventually
+from tests.waiting import eventually
 
 METADATA = {"z": [1, None, {"y": None}], "a": {"c": 1.5, "b": "\u2028"}}
 

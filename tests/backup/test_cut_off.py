@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sessions.conftest import ANN, Service, eventually, full_disk
+from tests.sessions.conftest import ANN, Service, full_disk
+from tests.waiting import eventually
 from torpor.backup import Backups
 from torpor.store.errors import DiskFullError
 from torpor.vm.store import Store

@@ -12,9 +12,10 @@ from typing import BinaryIO
 import httpx
 import pytest
 
-from tests.sessions.conftest import ANN, Service, eventually
+from tests.sessions.conftest import ANN, Service
 from tests.store.made import session, snapshot
 from tests.vm.real_snapshots import a_manifest, make_snapshot
+from tests.waiting import eventually
 from torpor.api import create_app
 from torpor.api.bearers import Bearers
 from torpor.backup import Backups, verify

@@ -72,10 +72,14 @@ class Guest:
         return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in processes)
 
     def memory(self) -> int:
-        """Bytes of the agent's private memory."""
+        """Bytes of the agent's anonymous memory.
+
+        All of it: what it still shares with the processes that were forked from it becomes private
+        whenever one of the two writes to it, and has not grown then.
+        """
         text = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
         sizes = (line.split() for line in text.splitlines()[1:])
-        return sum(int(words[1]) << 10 for words in sizes if words[0].startswith("Private_"))
+        return sum(int(words[1]) << 10 for words in sizes if words[0] == "Anonymous:")
 
     def close_port(self) -> None:
         """Close the host's end, with nothing unread, which would be an error of sockets."""

@@ -1,8 +1,7 @@
 """A service on a host of files, which can be stopped and started again."""
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tests.sessions.world import WorldHost
+from tests.waiting import eventually
 from torpor.sessions import Actor, NewSession, Sessions
 from torpor.store.database import Database
 from torpor.store.errors import DiskFullError
@@ -94,16 +94,6 @@ def full_disk(database: Database, when: Callable[[str], bool]) -> Iterator[None]
         yield
     finally:
         database.write = real  # type: ignore[method-assign]
-
-
-async def eventually(ask: Callable[[], Awaitable[Any]], good: Callable[[Any], bool]) -> Any:
-    """Ask until the answer is good, for at most 10 s."""
-    for _ in range(1000):
-        answer = await ask()
-        if good(answer):
-            return answer
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"it stays {answer}")
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.sessions.conftest import ANN, Service, eventually, full_disk
+from tests.sessions.conftest import ANN, Service, full_disk
+from tests.waiting import eventually
 from torpor.sessions import FailedError, NewSession, operations
 from torpor.store import operations as operations_table
 from torpor.store.errors import DiskFullError

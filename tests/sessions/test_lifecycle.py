@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.sessions.conftest import ANN, Service, eventually
+from tests.sessions.conftest import ANN, Service
+from tests.waiting import eventually
 from torpor.sessions import (
     ConflictError,
     DestroyedError,

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.sessions.conftest import ANN, Service, eventually
+from tests.sessions.conftest import ANN, Service
+from tests.waiting import eventually
 from torpor.sessions import Defaults, Keeping, NewSession, NoRoomError, RoomLimits
 from torpor.sessions.room import OVERHEAD
 from torpor.store import sessions as table

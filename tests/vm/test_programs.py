@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import eventually
 from torpor.vm.programs import end_group, start_group
 
 LEAVES_A_CHILD = """
@@ -23,7 +24,7 @@ time.sleep(1000)
 """
 
 
-def in_group(leader: int) -> list[int]:
+async def in_group(leader: int) -> list[int]:
     """The living processes of a group."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -37,16 +38,21 @@ def in_group(leader: int) -> list[int]:
     return found
 
 
+async def all_gone(leader: int) -> None:
+    """A process that was killed closes what it held, our pipes too, before it is counted out."""
+    await eventually(lambda: in_group(leader), lambda found: not found)
+
+
 async def test_what_outlives_its_leader_and_holds_our_pipe_ends_too() -> None:
     process = await start_group(
         sys.executable, "-c", LEAVES_A_CHILD, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     assert await process.stdout.readline() == b"ready\n"
-    assert len(in_group(process.pid)) == 2
+    assert len(await in_group(process.pid)) == 2
     async with asyncio.timeout(20):
         await end_group(process, signal.SIGTERM, 10.0)
-    assert in_group(process.pid) == []
+    await all_gone(process.pid)
     assert process.returncode == -signal.SIGTERM
 
 
@@ -58,7 +64,7 @@ async def test_a_program_that_ends_when_told_may_do_so_in_its_way() -> None:
     async with asyncio.timeout(20):
         await end_group(process, signal.SIGTERM, 10.0)
     assert process.returncode == 7
-    assert in_group(process.pid) == []
+    await all_gone(process.pid)
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
