@@ -1,5 +1,6 @@
 """What holds for every test. The groups (markers) are declared in pyproject.toml."""
 
+import faulthandler
 import os
 import signal
 
@@ -15,3 +16,8 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+def pytest_unconfigure() -> None:
+    """A run whose process does not end, for a thread that never does, says where and fails."""
+    faulthandler.dump_traceback_later(120, exit=True)
