@@ -27,8 +27,8 @@ from tests.images.oci_builder import (
 )
 from torpor.images import Asked, Image, ImageError, Imported, Step, import_image, silent
 from torpor.images.authorities import Authorities
+from torpor.images.contents import HOLE
 from torpor.images.ext4_read import Disk
-from torpor.images.kept_layer import LARGE
 from torpor.images.sources import read_source
 
 CAPABILITY = bytes.fromhex("0100000200040000000000000000000000000000")
@@ -130,6 +130,27 @@ UPPER = (
 
 def expected(members: tuple[Member, ...]) -> dict[bytes, Member]:
     return {each.name: each for each in members}
+
+
+def test_umoci_unpacks_the_same(tmp_path: Path, made: Made) -> None:
+    lower = [each for each in LOWER if each.mode & 0o400]  # umoci's tree can be read by its user
+    source = layout(tmp_path / "oci", layer(*lower), layer(*UPPER))
+    index = json.loads((source / "index.json").read_text())
+    [name] = [
+        each["annotations"]["org.opencontainers.image.ref.name"] for each in index["manifests"]
+    ]
+    tree = tmp_path / "tree"
+    subprocess.run(
+        ["umoci", "raw", "unpack", "--rootless", "--image", f"{source}:{name}", tree], check=True
+    )
+    theirs, ours = of_directory(tree), read(made(source).image)
+    ours.pop(b"lost+found", None)
+    assert theirs.keys() == ours.keys()
+    for path, file in theirs.items():
+        if not ours[path]["device"][0]:  # an empty file stands for a device
+            for what in ("size", "sha256", "target", "same"):
+                assert ours[path][what] == file[what], (path, what)
+            assert stat.S_IFMT(ours[path]["mode"]) == stat.S_IFMT(file["mode"]), path
 
 
 @pytest.mark.parametrize("form", ["gzip", "none", "zstd"])
@@ -405,13 +426,13 @@ def test_the_same_layout_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_large_file_keeps_its_name_its_holes_and_its_content(tmp_path: Path, made: Made) -> None:
-    hole = bytes(LARGE)
+    hole = bytes(HOLE)
     content = {
-        b"\xff\xfe not a text": b"a" * LARGE,
-        b"d" * 200 + b"/" + b"n" * 200: b"a" * LARGE + hole + b"b",
+        b"\xff\xfe not a text": b"a" * HOLE,
+        b"d" * 200 + b"/" + b"n" * 200: b"a" * HOLE + hole + b"b",
         b"ends-in-a-hole": b"c" + 3 * hole,
-        b"just-small": b"s" * (LARGE - 1),
-        b"of-a-user": b"u" * (LARGE + 1),
+        b"just-small": b"s" * (HOLE - 1),
+        b"of-a-user": b"u" * (HOLE + 1),
     }
     first = [Member(name, content=each, uid=3_000_000) for name, each in content.items()]
     second = [hard_link(b"other-name", b"ends-in-a-hole"), Member(b"of-a-user", content=b"new")]
@@ -423,3 +444,27 @@ def test_a_large_file_keeps_its_name_its_holes_and_its_content(tmp_path: Path, m
         assert found[name]["size"] == len(each)
     assert found[b"ends-in-a-hole"]["owner"] == (3_000_000, 0)
     assert found[b"other-name"]["same"] == found[b"ends-in-a-hole"]["same"]
+
+
+@pytest.mark.parametrize("form", ["oldgnu", "0.0", "0.1", "1.0"])
+def test_a_sparse_file_in_every_form_that_tar_has(form: str, tmp_path: Path, made: Made) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    holes = {"begins": (HOLE, b"end"), "many": (512, b"x" * 512), "small": (512, b"")}
+    for name, (hole, data) in holes.items():
+        with (tree / name).open("wb") as file:
+            for _ in range(200 if name == "many" else 1):
+                file.seek(8 * hole, os.SEEK_CUR)
+                file.write(data)
+            file.truncate(file.tell() + 8 * hole)
+    # As large in the archive as it is on the disk: what is stored are its map and its data.
+    with (tree / "even").open("wb") as file:
+        file.write(b"a" * 4096)
+        file.truncate(4096 + 512)
+    archive = tmp_path / "tree.tar"
+    how = ["--format=gnu"] if form == "oldgnu" else ["--format=pax", f"--sparse-version={form}"]
+    subprocess.run(
+        ["tar", "-cf", archive, *how, "--sparse", "--hole-detection=raw", "-C", tree, "."],
+        check=True,
+    )
+    assert read(made(archive).image) == of_directory(tree)

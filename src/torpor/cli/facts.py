@@ -65,7 +65,6 @@ TOOLS = (
     Tool("fallocate", "util-linux", "images"),
     Tool("apt-config", "apt", "images"),
     Tool("skopeo", "skopeo", "images"),
-    Tool("umoci", "umoci", "images"),
     Tool("fakeroot", "fakeroot", "images"),
     Tool("prlimit", "util-linux", "images"),
     Tool("zstd", "zstd", "images"),

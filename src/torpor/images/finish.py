@@ -4,19 +4,19 @@ A program of its own that imports only the standard library: its text is handed 
 sees nothing else of ours. Under fakeroot owners, devices, set-uid bits and extended attributes
 are told to who asks, and are not on the host's disk.
 
-    finish.py TREE PLAN [APART]
+    finish.py TREE PLAN
 
 PLAN is a file of JSON lines. The first is an object:
 
-    "files": true if lines follow, one for each file that must be in the tree, and no other
+    "files": true if lines follow, one for each file that is in the tree or is to be
     "authorities": certificates to add, or null: {"bundle": text to append to bundles,
         "files": {name: text}, "hashed": [[hash of the subject, text]]}
 
 Each further line is ``[path, kind, mode, uid, gid, mtime, size, link, [major, minor], xattrs,
-first, apart]``: ``xattrs`` are in hexadecimal; ``first`` is the path of the same inode that came
-before, or null; ``apart`` is the name of the file in APART that is to take the place of the empty
-one in the tree, or empty. Directories come before what is in them. Names are as Python's
-``os.fsdecode`` gives them.
+first, content]``: ``xattrs`` are in hexadecimal; ``first`` is the path of the same inode that came
+before, or null; ``content`` is the name of the file that has its content, or empty
+(``contents.py``). Directories come before what is in them. Names are as Python's ``os.fsdecode``
+gives them. ``place.py`` has made all of them but devices, and says with which modes.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 BUNDLES = (
     "etc/ssl/certs/ca-certificates.crt",
@@ -36,78 +36,20 @@ BUNDLES = (
 )
 SOURCES = ("usr/local/share/ca-certificates", "etc/pki/ca-trust/source/anchors")
 HASHED = "etc/ssl/certs"
-KINDS = {
-    "file": stat.S_IFREG,
-    "dir": stat.S_IFDIR,
-    "symlink": stat.S_IFLNK,
-    "fifo": stat.S_IFIFO,
-    "char": stat.S_IFCHR,
-    "block": stat.S_IFBLK,
-}
+DEVICES = {"char": stat.S_IFCHR, "block": stat.S_IFBLK}
 
 
-def check(tree: str, lines: list[list[Any]]) -> dict[str, int]:
-    """Compare the tree with what it must be, and return the modes of what is in it.
-
-    Exits with a message if it is anything else.
-    """
-    seen: dict[str, int] = {}
-    modes: dict[str, int] = {}
-    for path, kind, mode, _, _, _, size, link, _, _, first, apart in lines:
-        place = os.path.join(tree, path)
-        status = os.lstat(place)
-        # No device is made before this: an empty file stands for it.
-        wanted = stat.S_IFREG if kind in ("char", "block") else KINDS[kind]
-        if stat.S_IFMT(status.st_mode) != wanted:
-            sys.exit(f"{path!r} came out as another type than the {kind} that it is")
-        size = 0 if apart else size
-        if kind == "file" and status.st_size != size:
-            sys.exit(f"{path!r} came out with {status.st_size} bytes; it has {size}")
-        if kind == "symlink" and os.readlink(place) != link:
-            sys.exit(f"the symbolic link {path!r} came out with another target")
-        if seen.setdefault(first or path, status.st_ino) != status.st_ino:
-            sys.exit(f"{path!r} came out as a file of its own; it is a hard link")
-        modes[path] = stat.S_IMODE(status.st_mode)
-        if kind == "dir" and ~modes[path] & 0o700:
-            # Its mode keeps even its owner out, which we are, but for fakeroot.
-            os.chmod(place, mode | 0o700)
-            modes[path] = -1
-    found = sum(len(names) + len(files) for _, names, files in os.walk(tree, onerror=fail))
-    if found != len(lines) - 1:
-        sys.exit(f"{found} files came out; there are {len(lines) - 1}")
-    return modes
-
-
-def fail(error: OSError) -> NoReturn:
-    raise error
-
-
-def bring(tree: str, lines: list[list[Any]], directory: str, modes: dict[str, int]) -> None:
-    """Put the files that lie apart into their places, under all of their names."""
-    for path, *_, first, apart in lines:
-        if apart:
-            place = os.path.join(tree, path)
-            modes[path] = -1
-            if first is None:
-                os.rename(os.path.join(directory, apart), place)
-            else:
-                os.unlink(place)
-                os.link(os.path.join(tree, first), place)
-
-
-def dress(tree: str, lines: list[list[Any]], modes: dict[str, int]) -> None:
+def dress(tree: str, lines: list[list[Any]]) -> None:
     """Give each file what it has beside its content."""
     for path, kind, mode, uid, gid, _, _, _, device, xattrs, first, _ in lines:
         place = os.path.join(tree, path)
         if first is not None:
             continue
-        if kind in ("char", "block"):
-            os.unlink(place)
-            os.mknod(place, KINDS[kind] | mode, os.makedev(*device))
-            modes.pop(path)
+        if kind in DEVICES:
+            os.mknod(place, DEVICES[kind] | mode, os.makedev(*device))
         # Each of these is a message to fakeroot's daemon, and most files need none: what it was
         # told nothing of belongs to root. Once it was told of anything, it wants the owner too.
-        changed = kind != "symlink" and (modes.get(path) != mode or bool(~mode & 0o600))
+        changed = kind != "symlink" and (kind in DEVICES or mode != harmless(kind, mode))
         if uid or gid or xattrs or changed:
             os.lchown(place, uid, gid)
         if changed:
@@ -116,6 +58,11 @@ def dress(tree: str, lines: list[list[Any]], modes: dict[str, int]) -> None:
             os.setxattr(place, name, bytes.fromhex(value), follow_symlinks=False)
     for path, _, _, _, _, mtime, _, _, _, _, _, _ in reversed(lines):
         os.utime(os.path.join(tree, path), (mtime, mtime), follow_symlinks=False)
+
+
+def harmless(kind: str, mode: int) -> int:
+    """The mode with which ``place.py`` has made a file."""
+    return mode & 0o777 | (0o700 if kind == "dir" else 0o600)
 
 
 def inside(tree: str, path: str) -> str | None:
@@ -204,14 +151,12 @@ def put(place: str, text: str) -> None:
     os.chmod(place, 0o644)
 
 
-def main(tree: str, plan: str, apart: str = "") -> None:
+def main(tree: str, plan: str) -> None:
     with open(plan) as file:
         head = json.loads(file.readline())
         lines = [json.loads(line) for line in file]
     if head["files"]:
-        modes = check(tree, lines)
-        bring(tree, lines, apart, modes)
-        dress(tree, lines, modes)
+        dress(tree, lines)
     if head["authorities"] is not None:
         trust(tree, head["authorities"])
 

@@ -28,8 +28,8 @@ MAX_XATTRS = 3500
 @dataclass(eq=False, slots=True)
 class Node:
     """One file (inode). ``layer`` is the one that has written it last; ``names`` counts its hard
-    links; ``children`` are those of a directory; ``apart`` is where its content lies if that was
-    not left in the layer."""
+    links; ``children`` are those of a directory; ``content`` is the name of the file that has its
+    content, if it has any."""
 
     kind: Kind
     mode: int
@@ -43,7 +43,7 @@ class Node:
     xattrs: dict[str, bytes] = field(default_factory=dict)
     children: dict[bytes, Node] = field(default_factory=dict)
     names: int = 1
-    apart: str = ""
+    content: str = ""
 
 
 class LayerTree:
@@ -61,7 +61,7 @@ class LayerTree:
         self._left_entries, self._max_entries = max_entries, max_entries
         self._left_bytes, self._max_bytes = max_bytes, max_bytes
 
-    def add(self, entry: Entry, layer: int, apart: str = "") -> None:
+    def add(self, entry: Entry, layer: int, content: str = "") -> None:
         """Lay one entry over the tree. Layers come in order. Raises HostileImageError."""
         self._count(entry)
         self.acls += entry.acl
@@ -89,7 +89,7 @@ class LayerTree:
             new.names += 1
         else:
             new = _node(entry, layer)
-            new.apart = apart
+            new.content = content
         if old is not None:
             _drop(old)
         parent.children[name] = new

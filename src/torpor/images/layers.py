@@ -1,16 +1,14 @@
-"""Checking the layers of an image, and keeping them in a form that asks nothing of who unpacks
-them.
+"""Checking the layers of an image, and keeping what is in them.
 
 Each layer is read once, as a stream: its digest, that of its unpacked content, its size, every
-header in it. What is kept is a layout of one image with plain tar archives, so that the program
-that unpacks it meets no compression and no document that a stranger wrote.
+header in it. What is kept are the contents of its files, under names of ours, and in memory the
+tree that all layers come to: nobody else reads what a stranger has packed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import subprocess
 import threading
 import time
@@ -22,28 +20,17 @@ from pathlib import Path
 
 from torpor.images.ahead import ahead
 from torpor.images.confine import Room, confined
+from torpor.images.contents import Contents
 from torpor.images.errors import HostileImageError
-from torpor.images.kept_layer import APART, KeptLayer
 from torpor.images.layer_tree import LayerTree, too_large
 from torpor.images.layout import CHUNK, Layout
-from torpor.images.oci_image import (
-    CONFIGS,
-    MANIFESTS,
-    REF_NAME,
-    Compression,
-    Descriptor,
-    OciImage,
-    lying,
-)
+from torpor.images.oci_image import Compression, Descriptor, OciImage, lying
 from torpor.images.progress import Report, Step
 from torpor.images.tar_stream import Reader, entries
 
-PLAIN_LAYER = "application/vnd.oci.image.layer.v1.tar"
 ZSTD_MEMORY = "256MB"
 """The window that zstd may ask for; its own default is 128 MiB."""
 REPORT_S = 0.1
-NAME = "image"
-"""What the image is called in the layout that is kept."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +84,8 @@ async def keep_layers(
     *,
     whiteouts: bool = True,
 ) -> Kept:
-    """Check layers and write them to a new layout ``out``; return what they come to.
+    """Check layers and write the contents of their files to ``out``, which is made; return what
+    they come to.
 
     Raises HostileImageError, and OSError.
     """
@@ -133,26 +121,24 @@ def _keep(
     *,
     whiteouts: bool,
 ) -> Kept:
-    blobs = out / "blobs/sha256"
-    blobs.mkdir(parents=True)
+    out.mkdir()
     tree = LayerTree(
         max_entries=limits.entries, max_bytes=limits.unpacked_bytes, whiteouts=whiteouts
     )
     unpacked = 0
-    kept: list[dict[str, object]] = []
     digests: list[str] = []
     for number, source in enumerate(sources):
         plain = hashlib.sha256()
         try:
             with (
                 closing(ahead(source.chunks())) as chunks,
-                KeptLayer(blobs / "new", out / APART, number) as layer,
+                Contents(out, number) as contents,
             ):
                 content = _passed(chunks, limits.unpacked_bytes, unpacked, plain, report, stopped)
-                reader = Reader(content, layer.write)
+                reader = Reader(content, contents.write)
                 for entry in entries(reader):
-                    tree.add(entry, number, layer.begin(entry))
-                layer.end()
+                    tree.add(entry, number, contents.begin(entry))
+                contents.end()
                 reader.drain()
             if source.diff not in (None, f"sha256:{plain.hexdigest()}"):
                 raise lying(str(source.diff))
@@ -160,12 +146,7 @@ def _keep(
             what = f"{error.what} (Layer {number + 1}, {source.name}.)"
             raise HostileImageError(what, error.advice) from None
         unpacked += reader.position
-        digest = layer.digest or plain.hexdigest()
-        size = (blobs / "new").stat().st_size
-        (blobs / "new").rename(blobs / digest)
-        kept.append(_said(PLAIN_LAYER, digest, size))
         digests.append(f"sha256:{plain.hexdigest()}")
-    _write_documents(out, kept)
     return Kept(tree, tuple(digests))
 
 
@@ -269,31 +250,6 @@ def _feed(
         pass  # it has ended, and says why
     except BaseException as error:
         failed.append(error)
-
-
-def _said(media_type: str, digest: str, size: int) -> dict[str, object]:
-    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": size}
-
-
-def _write_documents(out: Path, layers: list[dict[str, object]]) -> None:
-    def put(media_type: str, content: object) -> dict[str, object]:
-        text = json.dumps(content).encode()
-        digest = hashlib.sha256(text).hexdigest()
-        (out / "blobs/sha256" / digest).write_bytes(text)
-        return _said(media_type, digest, len(text))
-
-    diffs = [layer["digest"] for layer in layers]
-    config = put(
-        CONFIGS[0],
-        {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diffs}},
-    )
-    manifest = put(MANIFESTS[0], {"schemaVersion": 2, "config": config, "layers": layers})
-    manifest["annotations"] = {REF_NAME: NAME}
-    (out / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [manifest]}))
-    (out / "oci-layout").write_text(json.dumps({"imageLayoutVersion": "1.0.0"}))
-    # It is read by another user, whatever our umask is; nobody else can come here.
-    for path in (out, *out.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 UNPACKERS: Mapping[Compression, Callable[[Iterator[bytes]], Iterator[bytes]]] = {

@@ -41,6 +41,7 @@ class Entry:
     """One member of an archive.
 
     ``size`` is what the file has when it is unpacked, ``stored`` what it takes in the archive;
+    ``sparse`` says that what is stored is not its content, byte by byte;
     ``link`` is the target of a link, ``device`` major and minor number, ``mtime`` in seconds;
     ``acl`` says that it had an access control list in the form of star, which is not read.
     """
@@ -53,6 +54,7 @@ class Entry:
     mtime: int
     size: int = 0
     stored: int = 0
+    sparse: bool = False
     link: bytes = b""
     device: tuple[int, int] = (0, 0)
     xattrs: Mapping[str, bytes] = field(default_factory=dict)
@@ -170,6 +172,7 @@ def _entry(block: bytes, flag: bytes, stored: int, extras: Mapping[bytes, bytes]
         mtime=_seconds(extras.get(b"mtime"), block[136:148]),
         size=size,
         stored=stored,
+        sparse=flag == b"S" or any(key.startswith(b"GNU.sparse.") for key in extras),
         link=link if kind in ("symlink", "hard link") else b"",
         device=(_number(block[329:337], "major"), _number(block[337:345], "minor"))
         if kind in ("char", "block")

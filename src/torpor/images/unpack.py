@@ -1,4 +1,4 @@
-"""From checked layers to a root disk: unpacked by umoci, finished, and made into a file system.
+"""From checked layers to a root disk: a tree is made, finished, and made into a file system.
 
 All of it happens in a directory that only an unprivileged user can enter, by confined programs
 (:mod:`torpor.images.confine`): nothing of an image has its owner, its set-uid bit or its device
@@ -19,15 +19,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torpor.images import finish
+from torpor.images import finish, place
 from torpor.images.authorities import Authorities, plan_of
 from torpor.images.confine import USER, WORK, Room, give, run_confined
 from torpor.images.digests import disk_digest
-from torpor.images.errors import HostileImageError, ImageError
+from torpor.images.errors import HostileImageError
 from torpor.images.ext4 import MKFS_ENVIRONMENT, dig_holes, mkfs_command, room_for
-from torpor.images.kept_layer import APART
 from torpor.images.layer_tree import MAX_PATH, LayerTree, Node, shown
-from torpor.images.layers import NAME, Limits
+from torpor.images.layers import Limits
 from torpor.images.programs import find_program
 from torpor.images.progress import Report, Step
 from torpor.images.stages import Building
@@ -35,6 +34,8 @@ from torpor.vm.store import fsync
 
 EARLIEST, LATEST = -(1 << 31), (1 << 31) - 1
 """What mke2fs writes of a file's time: 32 bits, in seconds (e2fsprogs 1.47)."""
+
+CONTENTS = "contents"
 
 # It would try first, and in a user namespace the answer (EINVAL) is one that it takes for an error.
 FAKEROOT = {"FAKEROOTDONTTRYCHOWN": "1"}
@@ -63,7 +64,7 @@ async def make_disk(
     limits: Limits,
     report: Report,
 ) -> Disk:
-    """Make a root disk of the layout ``kept`` (which is removed), whose layers come to ``tree``.
+    """Make a root disk of ``tree``, whose files' contents are in ``kept`` (which is moved away).
 
     ``size_bytes`` is the least that the disk has. Raises ImageError and OSError.
     """
@@ -72,21 +73,12 @@ async def make_disk(
     disk = await asyncio.to_thread(_write_plan, plan, head, tree, size_bytes)
     work = building.path / "work"
     give(work)
-    if (kept / APART).exists():
-        await asyncio.to_thread(_give_apart, kept / APART, work / APART)
+    await asyncio.to_thread(_give_contents, kept, work / CONTENTS)
     report(Step("unpacking"))
-    said: list[str] = []
-    room = Room(work, max(limits.unpacked_bytes, 1 << 30), {"/layout": kept})
-    try:
-        await run_confined(
-            room, "umoci", "--log=error", "raw", "unpack", "--rootless",
-            "--image", f"/layout:{NAME}", f"{WORK}/tree", on_line=said.append,
-        )  # fmt: skip
-    except ImageError as error:
-        if any("no space left" in line.lower() for line in said):
-            raise OSError(28, os.strerror(28), str(work)) from error
-        raise
-    await asyncio.to_thread(shutil.rmtree, kept)
+    await run_confined(
+        Room(work, max(limits.unpacked_bytes, 1 << 30), {"/plan": plan}),
+        *_python(place.__file__), f"{WORK}/tree", "/plan", f"{WORK}/{CONTENTS}",
+    )  # fmt: skip
     report(Step("making the root disk"))
     await _make_file_system(work, plan, key, disk, tree)
     made = work / "root.raw"
@@ -114,21 +106,8 @@ async def _make_file_system(work: Path, plan: Path, key: str, disk: Disk, tree: 
         Path(WORK) / "root.raw", label="torpor-root", key=key, size_bytes=disk.size_bytes,
         tree=Path(WORK) / "tree", journal=True, inodes=inodes,
     )  # fmt: skip
-    # Its own text, because a confined Python cannot see where it lies.
-    program = Path(finish.__file__).read_text("utf-8")
     steps = [
-        ["mkdir", "-p", f"{WORK}/tree"],
-        [
-            confined_python(),
-            "-I",
-            "-S",
-            "-B",
-            "-c",
-            program,
-            f"{WORK}/tree",
-            "/plan",
-            f"{WORK}/{APART}",
-        ],
+        [*_python(finish.__file__), f"{WORK}/tree", "/plan"],
         make,
         # mke2fs gives the root its own ideas of these (1.47.0).
         *(
@@ -148,11 +127,17 @@ async def _make_file_system(work: Path, plan: Path, key: str, disk: Disk, tree: 
     )  # fmt: skip
 
 
-def _give_apart(directory: Path, place: Path) -> None:
+def _give_contents(directory: Path, place: Path) -> None:
     directory.rename(place)
     if os.geteuid() == 0:
-        for path in (place, *place.iterdir()):
-            os.chown(path, USER, USER)
+        os.chown(place, USER, USER)
+        for path in os.scandir(place):
+            os.chown(path.path, USER, USER)
+
+
+def _python(program: str) -> list[str]:
+    """The command that runs a program of ours confined: by its text, as it is not seen there."""
+    return [confined_python(), "-I", "-S", "-B", "-c", Path(program).read_text("utf-8")]
 
 
 def confined_python() -> str:
@@ -162,7 +147,7 @@ def confined_python() -> str:
 
 
 def _write_plan(plan: Path, head: dict[str, Any], tree: LayerTree, at_least: int) -> Disk:
-    """Write what ``finish.py`` is to find and to do; return what the disk will be."""
+    """Write what ``place.py`` and ``finish.py`` are to do; return what the disk will be."""
     files = content = late = 0
     with plan.open("w") as out:
         out.write(json.dumps(head) + "\n")
@@ -202,7 +187,7 @@ def _line(path: bytes, node: Node, first: bytes | None) -> list[Any]:
         os.fsdecode(path), node.kind, node.mode, node.uid, node.gid,
         _held(node.mtime), node.size, os.fsdecode(node.link),
         list(node.device), {name: value.hex() for name, value in node.xattrs.items()},
-        None if first is None else os.fsdecode(first), node.apart,
+        None if first is None else os.fsdecode(first), node.content,
     ]  # fmt: skip
 
 
