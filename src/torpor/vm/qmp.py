@@ -45,6 +45,12 @@ def _understood(command: str) -> Iterator[None]:
         raise QmpError(f"QEMU's answer to {command} is none: {error!r}.") from None
 
 
+def _count(said: object) -> int:
+    if type(said) is not int or not 0 <= said < 1 << 63:
+        raise ValueError(str(said)[:100])
+    return said
+
+
 class Qmp:
     """A connected monitor of one machine."""
 
@@ -74,7 +80,13 @@ class Qmp:
         ends = EventListener(ENDS, tell)
         client.register_listener(ends)
         try:
-            await client.connect(sock)
+            async with asyncio.timeout(ANSWER_LIMIT):
+                await client.connect(sock)
+        except TimeoutError:
+            raise QmpError(
+                f"QEMU's monitor did not answer within {ANSWER_LIMIT:g} s.",
+                todo="Look whether its process is stopped.",
+            ) from None
         except (QMPError, ValueError, RecursionError) as error:
             raise QmpError(f"QEMU's monitor does not answer: {error}.") from error
         return cls(client)
@@ -186,20 +198,22 @@ class Qmp:
 
     async def vcpu_threads(self) -> list[int]:
         """Return the numbers of the vCPUs' threads, in QEMU's own PID namespace."""
-        return [int(cpu["thread-id"]) for cpu in await self.execute("query-cpus-fast")]
+        with _understood("query-cpus-fast"):
+            return [_count(cpu["thread-id"]) for cpu in await self.execute("query-cpus-fast")]
 
     async def disk_counts(self, device: str) -> tuple[int, int, int, int]:
         """Return the bytes read, reads, bytes written and writes of the virtio disk with the qdev
         id ``device``."""
-        for block in await self.execute("query-blockstats"):
-            if device in str(block.get("qdev", "")).split("/"):
-                stats = block["stats"]
-                return (
-                    int(stats["rd_bytes"]),
-                    int(stats["rd_operations"]),
-                    int(stats["wr_bytes"]),
-                    int(stats["wr_operations"]),
-                )
+        with _understood("query-blockstats"):
+            for block in await self.execute("query-blockstats"):
+                if device in str(block.get("qdev", "")).split("/"):
+                    stats = block["stats"]
+                    return (
+                        _count(stats["rd_bytes"]),
+                        _count(stats["rd_operations"]),
+                        _count(stats["wr_bytes"]),
+                        _count(stats["wr_operations"]),
+                    )
         raise QmpError(f"QEMU has no disk {device}.")
 
     async def disk_top(self, device: str) -> str:
@@ -227,17 +241,18 @@ class Qmp:
 
 
 def connect_unix(directory: int, name: str) -> socket.socket:
-    """Connect to the socket ``name`` in the directory behind a descriptor.
+    """Connect to the socket ``name`` in the directory behind a descriptor. Raises OSError, and
+    never waits: a QEMU that accepts no connections would have all machines wait.
 
     Through ``/proc/self/fd``, because a socket's address holds 107 bytes and paths are longer.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    sock.setblocking(False)
     try:
         sock.connect(f"/proc/self/fd/{directory}/{name}")
     except BaseException:
         sock.close()
         raise
-    sock.setblocking(False)
     return sock
 
 
