@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from torpor.cli.harmless import complain
 from torpor.settings import Places, default_places
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -100,7 +101,7 @@ def _errors_told(caught: list[signal.Signals] | None = None) -> Iterator[None]:
         words = explain(error)
         if words is None:
             raise
-        typer.secho(words, fg=typer.colors.RED, err=True)
+        complain(words)
         raise typer.Exit(1) from None
 
 
