@@ -119,7 +119,7 @@ class _Unpacking:
 
     def _snapshot(self, content: BinaryIO) -> str:
         made = import_snapshot(
-            self._store, content, report=self._report, check=self._check, everywhere=False
+            self._store, content, report=self._report, check=self._check, everywhere=False, own=True
         )
         return made.manifest.id
 
