@@ -90,7 +90,7 @@ async def restore(
 
 @asynccontextmanager
 async def _locked(home: Path) -> AsyncIterator[None]:
-    home.mkdir(parents=True, exist_ok=True)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = await take_lock(home, wait=False)
     try:
         yield
