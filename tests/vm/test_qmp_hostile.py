@@ -1,6 +1,7 @@
 """A QEMU that was taken over lies on its monitor: each lie is an error of ours, and none grows."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -107,7 +108,8 @@ async def test_what_no_qemu_says_ends_the_monitor_with_an_error_of_ours(said: by
     assert all(c.isprintable() or c == "\n" for c in str(caught.value))
 
 
-async def test_a_flood_of_events_takes_no_memory() -> None:
+async def test_a_flood_of_events_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitors, "MOST_SAID", 1 << 30)
     event = b'{"event": "MIGRATION", "data": {"status": "active"}, "timestamp": {}}\n'
     liar = Liar(b"")
     lying = asyncio.create_task(liar.run())
@@ -125,6 +127,35 @@ async def test_a_flood_of_events_takes_no_memory() -> None:
     assert qmp._migrations.qsize() == EVENTS_KEPT
     assert most < 16 << 20
     await qmp.disconnect()
+    lying.cancel()
+    await asyncio.gather(lying, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"event": "X", "data": {}, "timestamp": {}}\n',
+        b'{"return": {}, "id": "nobody"}\n',
+        b'{"return": {"x": "%s"}, "id": "nobody"}\n' % (b"y" * 100_000),
+    ],
+    ids=["events", "answers", "long answers"],
+)
+async def test_a_flood_ends_the_monitor_and_is_told(
+    message: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitors, "MOST_SAID", 1 << 20)
+    liar = Liar(answers({"status": "running"}))
+    lying = asyncio.create_task(liar.run())
+    qmp = await Qmp.connect(liar.ours, lambda *_: None)
+    assert await qmp.status() == "running"
+    async with asyncio.timeout(30):
+        with contextlib.suppress(ConnectionError):
+            for _ in range(20_000):
+                liar.writer.write(message)
+                await liar.writer.drain()
+        with pytest.raises(QmpError, match="floods it"):
+            await qmp.status()
+        await qmp.disconnect()
     lying.cancel()
     await asyncio.gather(lying, return_exceptions=True)
 

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import logging
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,38 @@ EVENTS_KEPT = 100
 """News of a migration that wait to be read; what a QEMU that was taken over sends beyond is lost.
 (The library's own queue has no end.)"""
 
+MOST_SAID, WITHIN, LEAST = 16 << 20, 10.0, 1 << 10
+"""Bytes within so many seconds before the monitor ends, a message counted as ``LEAST`` at least: to
+read one takes some 40 us of this program's time, which all machines share. A QEMU whose disk is
+full sends a few hundred at once."""
+
 _UNLIMITED = 1 << 50
 """Bytes a second that no disk reaches."""
 
 
 class QmpError(VmError):
     """QEMU refused a command or went away."""
+
+
+class _Client(QMPClient):
+    """A client that ends when it is flooded, with events or with answers that nobody waits for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.flooded = False
+        self._said = 0
+        self._since = time.monotonic()
+
+    async def _readline(self) -> bytes:
+        line = await super()._readline()
+        now = time.monotonic()
+        if now - self._since > WITHIN:
+            self._said, self._since = 0, now
+        self._said += max(len(line), LEAST)
+        if self._said > MOST_SAID:
+            self.flooded = True
+            raise QMPError("too much is said")
+        return line
 
 
 @contextlib.contextmanager
@@ -54,7 +81,7 @@ def _count(said: object) -> int:
 class Qmp:
     """A connected monitor of one machine."""
 
-    def __init__(self, client: QMPClient) -> None:
+    def __init__(self, client: _Client) -> None:
         self._client = client
         self._fdsets = itertools.count(1000)
         self._migrations: asyncio.Queue[object] = asyncio.Queue(EVENTS_KEPT)
@@ -68,7 +95,7 @@ class Qmp:
 
         ``on_event`` gets the name and data of the events that tell of a machine's end or stop.
         """
-        client = QMPClient("torpor")
+        client = _Client("torpor")
         # The library's own listener would keep every event until somebody read it: nobody does.
         client.events.event_filter = lambda _: False
 
@@ -113,6 +140,11 @@ class Qmp:
             said = plain(str(error), MAX_SAID)
             raise QmpError(f"QEMU refused {command}: {said}.") from error
         except (QMPError, KeyError, TypeError, ValueError, RecursionError) as error:
+            if self._client.flooded:
+                raise QmpError(
+                    "The monitor of the machine was ended: its QEMU floods it.",
+                    todo="End the machine: its QEMU may have been taken over.",
+                ) from None
             raise QmpError(f"QEMU went away during {command}.") from error
 
     async def disconnect(self) -> None:
