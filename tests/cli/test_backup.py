@@ -31,6 +31,17 @@ def says(home: Home, tmp_path: Path) -> Says:
     return says
 
 
+def test_a_link_in_the_way_of_a_backup_is_not_followed(says: Says, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "file.partial").symlink_to(victim)
+    said = says("backup", tmp_path / "file")
+    assert said.exit_code == 1
+    assert "no file of yours alone" in said.stderr
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "file").exists()
+
+
 def test_there_and_back(says: Says, tmp_path: Path) -> None:
     file = tmp_path / "file"
     made = says("backup", file, TORPOR_ON_STOP="freeze")

@@ -275,6 +275,97 @@ def test_nothing_of_an_archive_is_written_elsewhere(double: Double, tmp_path: Pa
         assert not (tmp_path / "new" / name).is_symlink()
 
 
+def beyond(outside: Path) -> list[tarfile.TarInfo | str]:
+    """An archive whose links lead out once all of them together are longer than a path may be: the
+    check of Python's tarfile sees no link there (CVE-2025-4517, mended in 3.11.13)."""
+    members: list[tarfile.TarInfo | str] = [member(".", tarfile.DIRTYPE)]
+    deep, path, short = "d" * 247, "", "abcdefghijklmnop"
+    for name in short:
+        members += [
+            member(f"{path}{deep}", tarfile.DIRTYPE),
+            member(f"{path}{name}", tarfile.SYMTYPE, deep),
+        ]
+        path += f"{deep}/"
+    up = "/".join(short) + "/" + "l" * 254
+    members += [
+        member(up, tarfile.SYMTYPE, "../" * len(short)),
+        member("escape", tarfile.SYMTYPE, f"{up}/../../{outside.name}"),
+        "escape/new",
+        member("link", tarfile.SYMTYPE, "escape/victim"),
+        "link",
+    ]
+    return members
+
+
+def test_a_second_name_of_a_link_leads_elsewhere(double: Double, tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("untouched")
+    tree(
+        double,
+        member(".", tarfile.DIRTYPE),
+        member("sub", tarfile.DIRTYPE),
+        member("sub/up", tarfile.SYMTYPE, "../kept"),
+        member("up", tarfile.LNKTYPE, "sub/up"),
+        member("later", tarfile.SYMTYPE, "not/yet/../../x"),
+        member("not", tarfile.SYMTYPE, "."),
+        member("round", tarfile.SYMTYPE, "round"),
+    )
+    said = cp(double, "b:/srv/d", tmp_path / "new")
+    assert said.exit_code == 1
+    assert "up" in said.stderr
+    links = [each for each in (tmp_path / "new").iterdir() if each.is_symlink()]
+    left = {each.name: str(each.readlink()) for each in links}
+    assert left == {"not": ".", "round": "round"}
+    assert str((tmp_path / "new/sub/up").readlink()) == "../kept"
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [member("h", tarfile.LNKTYPE, "nobody")],
+        [member("p", tarfile.XHDTYPE)],
+        [member("n", tarfile.GNUTYPE_LONGNAME)],
+    ],
+    ids=["a link to nobody", "an endless header", "an endless name"],
+)
+def test_an_archive_that_is_none_is_told(
+    double: Double, tmp_path: Path, members: list[tarfile.TarInfo]
+) -> None:
+    for each in members:
+        each.size = 1 << 40
+    there(double, DIRECTORY)
+    said = member(".", tarfile.DIRTYPE).tobuf() + b"".join(each.tobuf() for each in members)
+    double.on("GET", "sessions/b/files/archive", Response(said + bytes(1 << 21)))
+    copied = cp(double, "b:/srv/d", tmp_path / "new")
+    assert copied.exit_code == 1
+    assert "no sound archive" in copied.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_hard_link_that_leads_out(double: Double, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "victim").write_text("untouched")
+    hard = member("victim", tarfile.LNKTYPE, "escape/victim")
+    tree(double, *beyond(outside), hard, "victim")
+    assert cp(double, "b:/srv/d", tmp_path / "new").exit_code == 1
+    assert (outside / "victim").read_text() == "untouched"
+    assert (outside / "victim").stat().st_nlink == 1
+
+
+def test_nothing_is_written_through_links_of_an_archive(double: Double, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "victim").write_text("untouched")
+    tree(double, *beyond(outside), member("s", tarfile.SYMTYPE, "kept"), "s", "kept")
+    said = cp(double, "b:/srv/d", tmp_path / "new")
+    assert [each.name for each in outside.iterdir()] == ["victim"]
+    assert (outside / "victim").read_text() == "untouched"
+    assert said.exit_code == 1
+    assert "leads out of it" in said.stderr
+    assert (tmp_path / "new/s").is_symlink()
+    assert (tmp_path / "new/kept").read_bytes() == b"abc"
+
+
 def test_an_archive_that_breaks_off_leaves_nothing(double: Double, tmp_path: Path) -> None:
     there(double, DIRECTORY)
     whole = archive(member(".", tarfile.DIRTYPE), "./f")

@@ -118,6 +118,47 @@ def test_a_place_of_somebody_else_names_its_variable(tmp_path: Path) -> None:
         make_writable(tmp_path, "TORPOR_CACHE", "images")
 
 
+def test_a_place_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
+    for mode in (0o777, 0o1777, 0o702):
+        tmp_path.chmod(mode)
+        with pytest.raises(PlaceError, match=r"by everybody.*set TORPOR_CACHE"):
+            make_writable(tmp_path, "TORPOR_CACHE", "images")
+    tmp_path.chmod(0o775)
+    make_writable(tmp_path, "TORPOR_CACHE", "images")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a directory somebody else's")
+def test_a_place_that_is_somebody_elses_is_not_used(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    (tmp_path / "link").symlink_to(home)
+    for place in (home, tmp_path / "link"):
+        with pytest.raises(PlaceError, match="belongs to user 65534"):
+            make_writable(place, "TORPOR_HOME", "snapshots")
+
+
+def test_nothing_is_made_that_others_can_write_to_whatever_the_umask_is(tmp_path: Path) -> None:
+    program = (
+        "import os\n"
+        "os.umask(0)\n"
+        "from torpor.cli.running import writable_places\n"
+        "from torpor.images.names import Names\n"
+        "from torpor.vm import Store\n"
+        "places = writable_places()\n"
+        "Store(places.home)\n"
+        "with Names(places.home)._locked():\n"
+        "    (places.cache / 'new').mkdir()\n"
+    )
+    environment = {"TORPOR_HOME": str(tmp_path / "a/home"), "TORPOR_CACHE": str(tmp_path / "b/c")}
+    command = [sys.executable, "-c", program]
+    subprocess.run(command, env=os.environ | environment, check=True, timeout=60)
+    made = list(tmp_path.rglob("*"))
+    assert len(made) > 8
+    assert [each for each in made if each.stat().st_mode & 0o022] == []
+    assert (tmp_path / "a/home").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_signal_reaches_the_program_as_a_shell_sees_it() -> None:
     program = (
         "import asyncio, sys, typer\n"

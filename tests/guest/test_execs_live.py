@@ -463,7 +463,7 @@ async def test_the_finished_keep_a_bounded_amount_together(guest: Guest) -> None
     for _ in range(12):
         await agent.run("head", "-c", "5000000", "/dev/zero", keep=5_000_000)
     kept = await agent.commands()
-    assert 1 <= sum(each["end"] - each["start"] for each in kept) <= 16 << 20
+    assert 1 <= sum(each.end - each.start for each in kept) <= 16 << 20
     assert guest.memory() < 64 << 20
     await agent.channel.close()
 

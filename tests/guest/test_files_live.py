@@ -294,10 +294,10 @@ async def test_a_listing_that_is_left_leaves_nothing(agent: GuestAgent, tmp_path
         async for _ in listing:
             break
     for _ in range(100):
-        if not any(each["running"] for each in await agent.commands()):
+        if not any(each.running for each in await agent.commands()):
             break
         await asyncio.sleep(0.1)
-    assert not any(each["running"] for each in await agent.commands())
+    assert not any(each.running for each in await agent.commands())
 
 
 # Archives
@@ -401,10 +401,10 @@ async def test_an_archive_that_is_given_up_is_not_made_further(
         async for _ in packing.pieces():
             break
     for _ in range(100):
-        if not any(each["running"] for each in await agent.commands()):
+        if not any(each.running for each in await agent.commands()):
             break
         await asyncio.sleep(0.1)
-    assert not any(each["running"] for each in await agent.commands())
+    assert not any(each.running for each in await agent.commands())
 
 
 # Watching

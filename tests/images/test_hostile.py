@@ -10,6 +10,7 @@ import resource
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,13 @@ from tests.images.oci_builder import (
     packed,
     symlink,
 )
-from torpor.images import Asked, HostileImageError, ImageError, import_image, silent
+from torpor.images import Asked, HostileImageError, ImageError, import_image, layer_tree, silent
 from torpor.images.authorities import Authorities
 from torpor.images.ext4_read import Disk
+from torpor.images.layer_tree import LayerTree, Node
 from torpor.images.layers import Limits
-from torpor.images.tar_stream import Reader, entries
+from torpor.images.layout import archive_layout
+from torpor.images.tar_stream import Entry, Reader, entries
 
 FILE = Member(b"file", content=b"content")
 Refused = Callable[..., str]
@@ -290,6 +293,73 @@ def test_many_entries(tmp_path: Path, refused: Refused) -> None:
     assert "more than 100 entries" in said
 
 
+def test_directories_that_are_only_made_on_the_way_count(tmp_path: Path, refused: Refused) -> None:
+    deep = layer(*(Member(b"%d/" % number + b"d/" * 100 + b"f") for number in range(10)))
+    said = refused(layout(tmp_path / "oci", deep), limits=Limits(entries=500))
+    assert "more than 500 entries" in said
+
+
+@pytest.mark.parametrize(
+    "member",
+    [symlink(b"%d", b"t" * 4000), Member(b"%d", xattrs={"user.x": b"x" * 3400})],
+    ids=["targets", "attributes"],
+)
+def test_what_is_kept_of_entries_in_memory_is_bounded(
+    member: Member, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_tree, "TEXT", 100_000)
+    many = layer(*(replace(member, name=b"%d" % number) for number in range(40)))
+    said = refused(layout(tmp_path / "oci", many), limits=Limits(entries=100))
+    assert "more than 100000 bytes of names, links and attributes" in said
+
+
+def test_a_way_of_thousands_of_names_is_not_gone(tmp_path: Path, refused: Refused) -> None:
+    there = [directory(b"a"), *(symlink(b"l%d" % n, b"a/../" * 400 + b"a") for n in range(9))]
+    way = b"/../".join(b"l%d" % n for n in range(9))
+    long = layer(*there, symlink(b"way", way))
+    said = refused(layout(tmp_path / "oci", long, layer(Member(b"way/f"))))
+    assert "leads by more than 4096 names" in said
+
+
+class Counted(dict[bytes, Node]):
+    """The children of a directory, that count how often they are gone through."""
+
+    looks = 0
+
+    def items(self) -> Any:
+        Counted.looks += len(self)
+        return super().items()
+
+
+def test_removals_again_and_again_do_not_look_through_everything_again() -> None:
+    tree = LayerTree(max_entries=10_000, max_bytes=0)
+    tree.root.children = Counted()
+    for number in range(300):
+        tree.add(entry(b"f%d" % number), 1)
+    for _ in range(300):
+        tree.add(entry(b".wh..wh..opq"), 1)
+    assert Counted.looks == 300
+    assert len(list(tree.walk())) == 300
+    tree.add(entry(b".wh..wh..opq"), 2)  # of a later layer: all of it goes
+    assert list(tree.walk()) == []
+
+
+def entry(name: bytes) -> Entry:
+    return Entry(name, "file", 0o644, 0, 0, 0)
+
+
+def test_empty_members_of_gzip_without_end(tmp_path: Path, refused: Refused) -> None:
+    builder = Builder(tmp_path / "oci")
+    content = gzip.compress(layer(FILE)) + gzip.compress(b"") * 20_000
+
+    def change(manifest: dict[str, Any], config: dict[str, Any]) -> None:
+        manifest["layers"] = [builder.blob(content, f"{OCI}layer.v1.tar+gzip")]
+        config["rootfs"]["diff_ids"] = ["sha256:" + "0" * 64]
+
+    builder.index(builder.image([], change=change))
+    assert "empty gzip members" in refused(builder.root)
+
+
 def test_a_thousand_layers(tmp_path: Path, refused: Refused) -> None:
     said = refused(layout(tmp_path / "oci", *[layer(FILE)] * 1000))
     assert "1000 layers; 256 are the most" in said
@@ -330,6 +400,44 @@ def test_extended_headers_without_end(tmp_path: Path, refused: Refused) -> None:
 
 
 # Documents
+
+
+def test_an_index_that_is_listed_again_and_again(tmp_path: Path, refused: Refused) -> None:
+    builder = Builder(tmp_path / "oci")
+    inner = dict(builder.image([layer(FILE)]))
+    inner["platform"] = {"os": "linux", "architecture": "arm", "x": [[]] * 300_000}
+    index = builder.document({"manifests": [inner]}, f"{OCI}index.v1+json")
+    builder.index(*[index] * 900)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert "indexes have more than" in refused(builder.root)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+
+
+@pytest.mark.parametrize("odd", [["a"], {"a": 1}, "x" * 2000, 7])
+def test_a_name_that_is_none_is_nobodys(odd: Any, tmp_path: Path, refused: Refused) -> None:
+    builder = Builder(tmp_path / "oci")
+    described = [builder.image([layer(Member(b"%d" % n))]) for n in range(2)]
+    for each in described:
+        each["annotations"] = {"org.opencontainers.image.ref.name": odd}
+    builder.index(*described)
+    assert "they have no names" in refused(builder.root, ImageError)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"Labels": {"x": "\ud800"}},
+        {"Labels": {"\ud800": "x"}},
+        {"Env": ["A=\udcff"]},
+        {"Entrypoint": ["\udfff"]},
+        {"User": "\ud800"},
+        {"Env": ["A=\0"]},
+    ],
+    ids=range(6),
+)
+def test_text_that_is_none(config: dict[str, Any], tmp_path: Path, refused: Refused) -> None:
+    said = refused(layout(tmp_path / "oci", layer(FILE), config=config))
+    assert "not what the specification says" in said
 
 
 @pytest.mark.parametrize("which", ["index", "manifest", "config"])
@@ -479,3 +587,18 @@ def test_any_bytes_are_an_archive_or_are_refused(content: bytes, at: int, patch:
             reader.drain()
         except HostileImageError:
             pass
+
+
+def test_a_directory_with_content_hides_no_entries() -> None:
+    hidden = layer(FILE)[:1024]
+    info = tarfile.TarInfo("d")
+    info.type, info.size = tarfile.DIRTYPE, len(hidden)
+    content = info.tobuf() + hidden + bytes(1024)
+    with pytest.raises(HostileImageError, match="directory with content"):
+        list(entries(Reader(iter([content]))))
+
+
+def test_names_of_an_archive_that_are_no_files_of_a_layout_are_not_kept(tmp_path: Path) -> None:
+    archive = tmp_path / "long.tar"
+    archive.write_bytes(layer(Member(b"n" * 4000), Member(b"oci-layout", content=b"{}")))
+    assert list(archive_layout(archive).files or {}) == ["oci-layout"]

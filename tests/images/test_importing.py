@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import tarfile
@@ -359,6 +360,20 @@ def test_an_archive_of_a_tree_is_what_the_tree_was(tree: Path, tmp_path: Path, m
          "--sort=name", "-C", tree, "."], check=True,
     )  # fmt: skip
     assert read(made(archive).image) == of_directory(tree)
+
+
+def test_a_directory_of_which_there_is_much_to_say_is_read_to_its_end(
+    tmp_path: Path, made: Made
+) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/file").write_text("x")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "tree/s"))
+    long = tmp_path / "tree" / ("n" * 200)
+    long.mkdir()
+    for number in range(1000):  # tar says of each that it is left out: more than a pipe holds
+        os.link(tmp_path / "tree/s", long / f"{number}")
+    assert b"file" in read(made(tmp_path / "tree").image)
 
 
 def test_a_directory_with_a_name_that_means_a_removal(tmp_path: Path, made: Made) -> None:

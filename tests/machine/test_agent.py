@@ -40,5 +40,5 @@ async def test_a_program_that_takes_all_memory_is_killed_and_nothing_else(machin
     async with asyncio.timeout(300):
         result = await machine.agent.run("/usr/bin/python3", "-c", greedy)
     assert result.exit.signal == 9
-    commands = {each["id"]: each["running"] for each in await machine.agent.commands()}
+    commands = {each.id: each.running for each in await machine.agent.commands()}
     assert commands[beside.id]

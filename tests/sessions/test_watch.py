@@ -7,7 +7,7 @@ import pytest
 
 from tests.sessions.conftest import ANN, Service
 from tests.waiting import eventually
-from torpor.sessions import Defaults, Keeping, NewSession, NoRoomError, RoomLimits
+from torpor.sessions import Defaults, Keeping, NewSession, NoRoomError, RoomLimits, watch
 from torpor.sessions.room import OVERHEAD
 from torpor.store import sessions as table
 from torpor.store.errors import DiskFullError
@@ -82,6 +82,34 @@ async def test_what_a_session_uses_is_sampled_while_it_runs(quick: Service) -> N
     before = len(samples)
     await asyncio.sleep(0.2)
     assert len(await quick.sessions.samples(session.id)) == before
+
+
+@pytest.mark.parametrize("odd", [ValueError("no such form"), KeyError("VmRSS"), None])
+async def test_a_machine_that_cannot_be_counted_keeps_no_other_from_its_care(
+    quick: Service, monkeypatch: pytest.MonkeyPatch, odd: Exception | None
+) -> None:
+    bad, good = await quick.ready("bad"), await quick.ready("good")
+    usage, asked = quick.host.usage, 0
+
+    async def lying(machine: str) -> Any:
+        nonlocal asked
+        if machine != quick.machine(bad):
+            return await usage(machine)
+        asked += 1
+        if odd is not None:
+            raise odd
+        return await asyncio.Event().wait()
+
+    async def often() -> int:
+        return asked
+
+    monkeypatch.setattr(watch, "SAMPLE_LIMIT", 0.05)
+    monkeypatch.setattr(quick.host, "usage", lying)
+    await eventually(often, bool)
+    before = len(await quick.sessions.samples(good.id))
+    await eventually(lambda: quick.sessions.samples(good.id), lambda found: len(found) > before)
+    await idle_limit(quick, good.id, 1)
+    await quick.status(good, Status.PAUSED)
 
 
 async def test_a_machine_that_is_held_by_a_full_disk_is_told(quick: Service) -> None:

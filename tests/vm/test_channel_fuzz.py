@@ -26,7 +26,8 @@ from torpor.vm.flows import STDOUT, WINDOW
 LIMIT = 30.0
 WORDS = (
     "epoch version boot_id agent_id mono_ns error code message pid stdin_seq start end running from"
-    " to exit signal bytes execs size mode uid gid mtime_ns again_ns synced_ns id argv"
+    " to exit signal bytes execs size mode uid gid mtime_ns again_ns synced_ns id argv processes"
+    " next hooks path target"
 )
 NAMES = st.sampled_from(WORDS.split())
 NUMBERS = st.one_of(
@@ -35,8 +36,9 @@ NUMBERS = st.one_of(
         [WINDOW, WINDOW + 1, 1 << 31, (1 << 32) - 1, 1 << 62, 1 << 63, 1 << 64, 10**30]
     ),
 )
+ODD = st.sampled_from(["\ud800", "\udcff", "\x1b[2J"])
 VALUES = st.recursive(
-    st.none() | st.booleans() | NUMBERS | st.floats() | st.text(max_size=8),
+    st.none() | st.booleans() | NUMBERS | st.floats() | st.text(max_size=8) | ODD,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=6,
 )
@@ -154,7 +156,10 @@ async def _read(agent: GuestAgent) -> None:
 
 
 async def _small(agent: GuestAgent) -> None:
-    for ask in (agent.commands, agent.status, lambda: agent.stat("/"), lambda: agent.quiesce(10)):
+    for ask in (
+        agent.commands, agent.processes, agent.statistics, agent.hooks, agent.status,
+        lambda: agent.stat("/"), lambda: agent.quiesce(10),
+    ):  # fmt: skip
         try:
             await ask()
         except ChannelLostError:
@@ -163,11 +168,23 @@ async def _small(agent: GuestAgent) -> None:
             continue
 
 
+async def _list(agent: GuestAgent) -> None:
+    async for _ in agent.files.list("/"):
+        pass
+
+
+async def _watch(agent: GuestAgent) -> None:
+    async with await agent.files.watch("/") as watching:
+        async for _ in watching.events():
+            pass
+
+
 async def _wake(agent: GuestAgent) -> None:
     await agent.wake(None)
 
 
-WORK: list[Callable[[GuestAgent], Awaitable[None]]] = [_run, _talk, _read, _small, _wake]
+Doing = Callable[[GuestAgent], Awaitable[None]]
+WORK: list[Doing] = [_run, _talk, _read, _small, _list, _watch, _wake]
 
 
 async def lied_to(

@@ -53,7 +53,8 @@ async def broken(guest: Guest, call: Coroutine[Any, Any, Any], *said: Any) -> No
     "change",
     [
         {"mode": "x"}, {"size": None}, {"size": 1.5}, {"mtime_ns": True}, {"uid": 1 << 70},
-        {"type": "odd"}, {"type": []}, {"target": 3}, {"major": "x"},
+        {"type": "odd"}, {"type": []}, {"target": 3}, {"major": "x"}, {"size": -5},
+        {"size": 1 << 63}, {"mode": -1}, {"mode": 1 << 32}, {"target": "\ud800"}, {"links": -1},
     ],
     ids=str,
 )  # fmt: skip
@@ -152,13 +153,24 @@ async def says_lines(guest: Guest, data: bytes, code: int, said: bytes = b"") ->
 @pytest.mark.parametrize(
     "line",
     [b"no json", b"3", b"[]", b'{"path": 3}', b'{"path": "x", "mode": 1}', b"[" * 100_000,
-     b'{"path": "x", "error": 1}', b'{"path": "x", "sha256": 1}', b"\xff"],
-    ids=range(9),
+     b'{"path": "x", "error": 1}', b'{"path": "x", "sha256": 1}', b"\xff",
+     b'{"path": "\\ud800"}', b'{"path": "x", "sha256": "\\u001b[2J"}'],
+    ids=range(11),
 )  # fmt: skip
 async def test_a_line_that_is_none(guest: Guest, channel: Channel, line: bytes) -> None:
     with pytest.raises(GuestError) as caught:
         await both(listing(channel), says_lines(guest, line + b"\n", 0))
     assert caught.value.code == "EPROTO"
+
+
+async def test_the_word_for_what_is_not_known_cannot_drive_a_terminal(
+    guest: Guest, channel: Channel
+) -> None:
+    line = b'{"path": "x", "error": {"code": "\\u001b[2J", "message": "\\ud800%s"}}\n'
+    (found,), _ = await both(listing(channel), says_lines(guest, line % (b"y" * 9000), 0))
+    assert found.error is not None
+    assert found.error.startswith("?yyy")
+    assert len(found.error) <= 2000
 
 
 async def test_a_line_without_end(guest: Guest, channel: Channel) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torpor.guest import wire
 from torpor.vm import GuestError
 from torpor.vm import guest_processes as listing
+from torpor.vm.guest_commands import KnownCommand, parse_commands
 from torpor.vm.guest_processes import list_processes
 from torpor.vm.guest_statistics import parse_statistics
 from torpor.vm.hooks import HookCall, HookLimits, failed, parse_results, run_stage
@@ -41,6 +42,9 @@ PROCESS: dict[str, Any] = {
     "exec": "x1",
     "user": True,
 }
+COMMAND: dict[str, Any] = {
+    "id": "x1", "argv": ["sh", "-c"], "pid": 7, "running": True, "start": 0, "end": 5,
+}  # fmt: skip
 STATISTICS: dict[str, Any] = {
     "cpu": dict.fromkeys(
         (
@@ -161,13 +165,48 @@ def test_a_guest_cannot_lead_the_list_on_for_ever(monkeypatch: pytest.MonkeyPatc
         listed({"processes": [], "next": 0})
     with pytest.raises(GuestError, match="next"):
         listed({"processes": [], "next": 5}, {"processes": [], "next": 5})
-    monkeypatch.setattr(listing, "MOST", 3)
+    monkeypatch.setattr(listing, "MOST", 3 * listing.PAGE)
     with pytest.raises(GuestError, match="processes"):
         listed(*({"processes": [PROCESS, PROCESS], "next": n + 1} for n in range(9)))
     with pytest.raises(GuestError, match="processes"):
         listed({"processes": [PROCESS] * (listing.PAGE + 1), "next": None})
+    with pytest.raises(GuestError, match="processes"):
+        listed(*({"processes": [], "next": n + 1} for n in range(9)))
     with pytest.raises(GuestError, match="argv"):
         listed({"processes": [PROCESS | {"argv": ["x"] * 301}], "next": None})
+
+
+def test_a_long_list_of_long_lines_is_refused_before_it_takes_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listing, "MOST_TEXT", 100_000)
+    wordy = PROCESS | {"argv": ["w" * 1000] * 10}
+    pages = [{"processes": [wordy] * 9, "next": n + 1} for n in range(9)]
+    with pytest.raises(GuestError, match="argv"):
+        listed(*pages)
+    assert len(listed(pages[0])) == 9
+
+
+def test_commands_are_taken_as_they_were_told() -> None:
+    odd = COMMAND | {"argv": ["a\tb", "\udcff", "\ud800", 7], "pid": None}
+    first, second = parse_commands([COMMAND, odd])
+    assert first == KnownCommand("x1", ("sh", "-c"), 7, running=True, start=0, end=5)
+    assert second.argv == ("a\tb", "\\xff", "\\ud800", "7")
+    assert second.pid is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None, {}, [3], [None], [{}], [COMMAND | {"argv": "sh"}], [COMMAND | {"id": 3}],
+        [COMMAND | {"end": -1}], [COMMAND | {"end": 10**300}], [COMMAND | {"start": True}],
+        [COMMAND | {"pid": "7"}], [COMMAND | {"argv": [""] * 301}], [COMMAND] * 10_001,
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_commands_that_are_none_are_refused(said: object) -> None:
+    with pytest.raises(GuestError, match="EPROTO"):
+        parse_commands(said)
 
 
 def test_statistics_are_taken_as_they_were() -> None:

@@ -28,13 +28,15 @@ from tests.vm.real_snapshots import (
     tree,
     write_layer,
 )  # fmt: skip
+from torpor.sessions.hosts import OPERATION, SESSION
 from torpor.vm import exported, importing, integrity, piece_writer
 from torpor.vm.base import count_and_digest
-from torpor.vm.errors import SnapshotError
+from torpor.vm.errors import HostError, SnapshotError
 from torpor.vm.export import export_file, export_stream
 from torpor.vm.exported import HEAD, Index, Piece, pack, read_beginning, read_next, write_beginning
 from torpor.vm.importing import import_snapshot
 from torpor.vm.manifest import DELTA, DEVICES, Manifest
+from torpor.vm.rescue import ENDED, MACHINE
 from torpor.vm.store import Store
 
 
@@ -244,6 +246,35 @@ def test_a_file_that_is_there_is_not_overwritten(source: Store, tmp_path: Path) 
     assert (tmp_path / "file").read_bytes() == b"precious"
     export_file(source, "one", tmp_path / "file", replace=True)
     assert (tmp_path / "file").stat().st_size > 1 << 20
+
+
+def test_an_export_is_written_into_no_file_of_somebody_elses(source: Store, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    partial = tmp_path / "new.partial"
+    for leave in (
+        lambda: partial.symlink_to(victim),
+        lambda: os.link(victim, partial),
+        lambda: os.mkfifo(partial),
+        lambda: _of_another(partial),
+        lambda: partial.symlink_to(tmp_path / "nothing"),
+    ):
+        leave()
+        with pytest.raises(HostError, match="no file of yours alone"):
+            export_file(source, "one", tmp_path / "new")
+        partial.unlink()
+        assert victim.read_bytes() == b"precious"
+    partial.touch(0o666)
+    export_file(source, "one", tmp_path / "new")
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+
+
+def _of_another(file: Path) -> None:
+    if os.geteuid() != 0:
+        os.mkfifo(file)  # nobody else's file can be made
+        return
+    file.touch(0o666)
+    os.chown(file, 65534, 65534)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -513,6 +544,11 @@ def test_a_layer_cannot_choose_its_name(forged: Forged, target: Store) -> None:
         ({"cpu": "x" * 2000}, "too long"),
         ({"disk": ()}, "layers|files"),
         ({"sizes": {"devices": 1}}, "another size"),
+        ({"generation": -1}, "impossible number"),
+        ({"generation": 1 << 70}, "impossible number"),
+        ({"stored_bytes": 10**30}, "impossible number"),
+        ({"allocated_bytes": -5}, "impossible number"),
+        ({"qemu_version": (7, 2, 1 << 64)}, "impossible number"),
     ],
 )
 def test_a_manifest_that_lies(
@@ -520,6 +556,32 @@ def test_a_manifest_that_lies(
 ) -> None:
     forged.change(**change)
     refused(target, forged, why)
+
+
+def test_a_stranger_marks_no_snapshot_as_what_the_server_has_left(
+    forged: Forged, target: Store
+) -> None:
+    """With these labels it would be taken for the disk of a machine that ended."""
+    marks = {MACHINE: "m-1", ENDED: "power-off", OPERATION: "op"}
+    forged.change(labels={"mine": "x", SESSION: "s"} | marks)
+    arrived = take(target, forged.write())
+    assert arrived.manifest.labels == {"mine": "x", SESSION: "s"}
+    assert target.manifest("one").labels == {"mine": "x", SESSION: "s"}
+    assert take(target, forged.write()).already
+    own = Store(target.root.parent / "own")
+    import_snapshot(own, io.BytesIO(forged.write()), own=True)
+    assert own.manifest("one").labels == {"mine": "x", SESSION: "s"} | marks
+    assert take(own, forged.write()).already
+
+
+def test_a_damaged_file_of_the_store_is_not_taken_for_what_was_sent(
+    forged: Forged, target: Store
+) -> None:
+    name = next(each.name for each in forged.index.files if each.name.startswith("layers/"))
+    (target.root / name).write_bytes(b"damaged")
+    with pytest.raises(SnapshotError, match="its content is not what its name says"):
+        take(target, forged.write())
+    assert target.ids() == []
 
 
 def test_a_machine_of_an_impossible_size(forged: Forged, target: Store) -> None:

@@ -8,13 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from torpor.vm.pages import PAGE, find_mapping
 from torpor.vm.processes import DeathWatch, ProcessId, find_by_prefix, identify
+from torpor.vm.usage import outer_threads, take_usage
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 RENAMES_ITSELF = """
 import ctypes, sys
 ctypes.CDLL(None).prctl(15, b"\\xff) Z 1 (\\xfe")  # PR_SET_NAME
+print(flush=True)
+sys.stdin.read()
+"""
+HIDES = """
+import ctypes, mmap, os, sys
+name = b"\\xff)\\nNSpid:\\t7\\nVmRSS \\xfe"
+ctypes.CDLL(None).prctl(15, name)  # PR_SET_NAME
+memory = open(sys.argv[1], "rb")
+mapped = mmap.mmap(memory.fileno(), 0, access=mmap.ACCESS_COPY)
+os.rename(sys.argv[1].encode(), sys.argv[1].encode() + b"\\xff")
 print(flush=True)
 sys.stdin.read()
 """
@@ -164,3 +176,32 @@ async def test_after_close_nothing_is_told_and_nothing_is_open(start: Start, sta
     await asyncio.sleep(0.1)
     assert told == []
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_process_of_any_name_is_counted_and_its_memory_found(
+    start: Start, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    base.write_bytes(bytes(4 * PAGE))
+    status = base.stat()
+    process = start(sys.executable, "-c", HIDES, str(base))
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert b"\xff" in Path(f"/proc/{process.pid}/status").read_bytes()
+    inner = outer_threads(process.pid, {process.pid})
+    assert inner == {process.pid}
+    assert take_usage(process.pid, inner).private > 0
+    mapping = find_mapping(process.pid, (status.st_dev, status.st_ino), 4 * PAGE)
+    assert mapping.end - mapping.start == 4 * PAGE
+
+
+def test_one_that_has_ended_is_not_taken_for_one_with_memory(start: Start) -> None:
+    process = start(sys.executable, "-c", RENAMES_ITSELF.replace(") Z 1 (", "VmRSS"))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.kill()
+    found = known(process.pid)
+    while found.alive():
+        time.sleep(0.01)
+    with pytest.raises(ProcessLookupError):
+        take_usage(process.pid, ())

@@ -10,14 +10,14 @@ from starlette.requests import Request
 from torpor.api.paths import FILES, Parents, PathOf, Recursive, User, as_text
 from torpor.api.permissions import Permission, needs
 from torpor.api.routes import errors, router
-from torpor.api.schemas.files import Unpacked, shown
+from torpor.api.schemas.files import Unpacked
 from torpor.api.streaming import EVENT_STREAM, Stream, begun, event_stream, frame
 from torpor.api.uploads import body_pieces
 from torpor.api.wiring import Agent, By, Server, SessionId, note
 from torpor.sessions import Sessions
 from torpor.sessions.execs import LOST
 from torpor.sessions.model import Actor
-from torpor.vm import GuestAgent, Packing
+from torpor.vm import GuestAgent, Packing, readable
 
 routes = router("files")
 
@@ -156,6 +156,6 @@ async def _changes(
 def _plain(event: dict[str, Any]) -> dict[str, Any]:
     """Return an event as it can be written in JSON."""
     return {
-        name: shown(value) if isinstance(value, str) else value is True
+        name: readable(value) if isinstance(value, str) else value is True
         for name, value in event.items()
     }

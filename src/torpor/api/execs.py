@@ -4,8 +4,8 @@ followed is in :mod:`torpor.api.following`."""
 import asyncio
 import codecs
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from typing import Annotated, Any
+from collections.abc import AsyncIterator
+from typing import Annotated
 
 from fastapi import Path, Query, Response
 from starlette.requests import ClientDisconnect, Request
@@ -29,7 +29,7 @@ from torpor.api.wiring import By, Server, Service, SessionId
 from torpor.sessions import Following, Sessions
 from torpor.sessions.execs import Item, no_command
 from torpor.sessions.model import Actor
-from torpor.vm import Exit, Terminal
+from torpor.vm import Exit, KnownCommand, Terminal
 
 routes = router("execs")
 
@@ -160,27 +160,21 @@ async def start_exec(service: Service, session_id: SessionId, by: By, body: Star
     )
 
 
-def _exec_body(said: Mapping[str, Any]) -> ExecBody:
-    """Return what a machine says of a command, which is not trusted to be anything."""
-    argv = said.get("argv")
+def _exec_body(said: KnownCommand) -> ExecBody:
     return ExecBody(
-        exec_id=str(said.get("id"))[:64],
-        argv=[str(word) for word in argv] if isinstance(argv, list) else [],
-        pid=said["pid"] if type(said.get("pid")) is int else None,
-        running=said.get("running") is True,
-        output_start=_count(said.get("start")),
-        output_end=_count(said.get("end")),
+        exec_id=said.id,
+        argv=list(said.argv),
+        pid=said.pid,
+        running=said.running,
+        output_start=said.start,
+        output_end=said.end,
     )
-
-
-def _count(said: object) -> int:
-    return said if isinstance(said, int) and said >= 0 else 0
 
 
 async def find_exec(service: Sessions, session_id: str, by: Actor, exec_id: str) -> ExecBody:
     """Return a command that a session knows; a paused session is woken. Raises NotFoundError."""
     for said in await service.execs.list(session_id, by):
-        if said.get("id") == exec_id:
+        if said.id == exec_id:
             return _exec_body(said)
     raise no_command(exec_id)
 

@@ -32,12 +32,11 @@ from torpor.api.schemas.files import (
     MoveBody,
     OneFile,
     Written,
-    shown,
 )
 from torpor.api.streaming import Stream, begun
 from torpor.api.uploads import body_pieces
 from torpor.api.wiring import Agent, note
-from torpor.vm import FileStatus, GuestError, Listed
+from torpor.vm import FileStatus, GuestError, Listed, readable
 
 routes = router("files")
 
@@ -214,7 +213,7 @@ def _place(token: str) -> bytes | None:
 
 def _entry(each: Listed) -> Entry:
     return Entry(
-        path=shown(each.path),
+        path=readable(each.path),
         file=FileBody.of(each.status) if each.status else None,
         sha256=each.sha256,
         error=each.error,

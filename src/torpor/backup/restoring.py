@@ -90,7 +90,7 @@ async def restore(
 
 @asynccontextmanager
 async def _locked(home: Path) -> AsyncIterator[None]:
-    home.mkdir(parents=True, exist_ok=True)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = await take_lock(home, wait=False)
     try:
         yield
@@ -119,7 +119,7 @@ class _Unpacking:
 
     def _snapshot(self, content: BinaryIO) -> str:
         made = import_snapshot(
-            self._store, content, report=self._report, check=self._check, everywhere=False
+            self._store, content, report=self._report, check=self._check, everywhere=False, own=True
         )
         return made.manifest.id
 

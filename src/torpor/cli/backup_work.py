@@ -83,9 +83,9 @@ async def backed_up(
 def _private(partial: Path) -> Iterator[BinaryIO]:
     """Open the file that becomes the backup; it is nobody else's to read, or to write meanwhile."""
     from torpor.backup import BackupError
+    from torpor.vm.own_file import open_own
 
-    fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with open(fd, "r+b") as file:
+    with open(open_own(partial), "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

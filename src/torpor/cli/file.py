@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torpor.cli.harmless import complain
 from torpor.cli.server import Form, Host, Output, ask
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def cp(
         try:
             copy(client, source, target)
         except CopyError as error:
-            typer.secho(str(error), fg=typer.colors.RED, err=True)
+            complain(str(error))
             raise typer.Exit(1) from None
 
     ask(host, work)

@@ -168,6 +168,7 @@ def list_(as_json: JSON = False) -> None:
         return
     from rich.filesize import decimal
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("name", "stored", "disk", "created", "from"):
@@ -176,7 +177,7 @@ def list_(as_json: JSON = False) -> None:
         record = each.record
         table.add_row(
             record.name, decimal(each.stored_bytes), decimal(record.size_bytes),
-            record.created_at, record.source,
+            record.created_at, Text(record.source),
         )  # fmt: skip
     console().print(table)
 
@@ -248,7 +249,7 @@ def export(
     else:
         from rich.filesize import decimal
 
-        console().print(f"{file} was written; it takes {decimal(stored)}.")
+        console().print(f"{file} was written; it takes {decimal(stored)}.", markup=False)
 
 
 async def _export(places: "Places", name: str, file: Path, form: Any) -> int:

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from torpor.cli.screen import Screen
+
 
 class Step(Protocol):
     """One moment of some work: ``done`` of ``total``, in ``unit``, None where it is not known."""
@@ -39,7 +41,7 @@ class Shown:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or Screen(stderr=True, highlight=False)
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._name = ""

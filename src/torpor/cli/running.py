@@ -8,6 +8,7 @@ import asyncio
 import errno
 import os
 import signal
+import stat
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from torpor.cli.harmless import complain
 from torpor.settings import Places, default_places
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -32,7 +34,12 @@ def working_places() -> Places:
 
 
 def writable_places() -> Places:
-    """Return the same places, both made and writable. Exits with status 1 if one cannot be."""
+    """Return the same places, both made and writable. Exits with status 1 if one cannot be.
+
+    From here on nothing that is made is others' to write to, whatever the umask was: programs from
+    the cache are run, and what is at home is what machines are.
+    """
+    os.umask(os.umask(0o022) | 0o022)
     places = working_places()
     with _errors_told():
         make_writable(places.home, "TORPOR_HOME", "snapshots and the disks of machines")
@@ -51,6 +58,17 @@ def make_writable(directory: Path, variable: str, what: str) -> None:
             f"{directory} cannot be written: {(error.strerror or str(error)).lower()}. It is to"
             f" hold {what}. Nothing was started. Set {variable} to a directory that is yours."
         ) from error
+    found = directory.stat()
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH:
+        whose = (
+            "can be written to by everybody" if found.st_mode & stat.S_IWOTH
+            else f"belongs to user {found.st_uid}, who could change what is in it"
+        )  # fmt: skip
+        raise PlaceError(
+            f"{directory} {whose}. It is to hold {what}. Nothing was started. Give it to yourself"
+            f" alone (chown, chmod o-w) if what is in it is yours, or set {variable} to another"
+            " directory."
+        )
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -100,7 +118,7 @@ def _errors_told(caught: list[signal.Signals] | None = None) -> Iterator[None]:
         words = explain(error)
         if words is None:
             raise
-        typer.secho(words, fg=typer.colors.RED, err=True)
+        complain(words)
         raise typer.Exit(1) from None
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from torpor.cli.harmless import complain
 from torpor.cli.running import working_places
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def told() -> Iterator[None]:
         words = explained(single)
     else:
         return
-    typer.secho(words, fg=typer.colors.RED, err=True)
+    complain(words)
     raise typer.Exit(1)
 
 

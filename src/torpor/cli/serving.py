@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from torpor.cli.harmless import complain
 from torpor.cli.progress import Shown
 from torpor.cli.running import run, writable_places
 
@@ -25,7 +26,7 @@ def serve(flags: Mapping[str, Any], config: Path | None) -> None:
         settings = load_settings(flags, file=config)
         run(_serve(settings, writable_places()))
     except (SettingsError, ListenError, StoreError, BackupError) as error:
-        typer.secho(str(error), fg=typer.colors.RED, err=True)
+        complain(str(error))
         raise typer.Exit(1) from None
 
 

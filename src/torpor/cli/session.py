@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torpor.cli.harmless import complain
 from torpor.cli.server import (
     Form,
     Host,
@@ -182,7 +183,7 @@ def _each(
                 seconds = time.monotonic() - begun
                 found.append(client.get_session(session))
             except ApiError as error:
-                typer.secho(explained(error), fg=typer.colors.RED, err=True)
+                complain(explained(error))
                 ok = False
                 continue
             if output is Form.TABLE:

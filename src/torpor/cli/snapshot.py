@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from torpor.cli import snapshot_work as work
+from torpor.cli.harmless import harmless
 from torpor.cli.running import run, working_places, writable_places
 
 app = typer.Typer(
@@ -71,7 +72,7 @@ def verify(
         print_json({"ok": ok, "snapshots": checked})
     else:
         for each in checked:
-            typer.echo(f"{each['id']}  {each['damaged'] or 'whole'}")
+            typer.echo(harmless(f"{each['id']}  {each['damaged'] or 'whole'}"))
     raise typer.Exit(0 if ok else 1)
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from torpor.cli.harmless import harmless
+
 if TYPE_CHECKING:
     from torpor.settings import Places
     from torpor.vm import Accelerator, Manifest, SnapshotError, Store
@@ -177,7 +179,7 @@ async def imported(places: "Places", file: str, name: str | None) -> tuple[Any, 
     def announce(found: "Manifest") -> None:
         verdict = judge(found, accelerator) if accelerator is not None else None
         if verdict is not None and not verdict.thaws:
-            typer.secho(f"{verdict.why} {verdict.todo}", fg=typer.colors.YELLOW, err=True)
+            typer.secho(harmless(f"{verdict.why} {verdict.todo}"), fg=typer.colors.YELLOW, err=True)
 
     async with _to_change(places) as store:
         with Shown() as shown, _opened(file) as source:

@@ -12,6 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from torpor.cli.screen import Screen
+
 if TYPE_CHECKING:  # they are only printed here; whoever has one has imported it
     from torpor.cli.findings import Finding
     from torpor.images.names import Listed
@@ -26,9 +28,9 @@ MARKS = {
 }
 
 
-def console() -> Console:
+def console() -> Screen:
     """Return a console on standard output, as it is now."""
-    return Console(highlight=False)
+    return Screen(highlight=False)
 
 
 def print_json(value: Any) -> None:

@@ -11,10 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 
+from torpor.cli.harmless import harmless
+
 SAVE, RESTORE = b"\x1b7", b"\x1b8"
 CLEAR_LINE, INVERSE, PLAIN = b"\x1b[2K", b"\x1b[7m", b"\x1b[0m"
 ON_BY_DEFAULT = frozenset({7, 25})
 """Private modes that are set unless a program resets them: lines wrap, the cursor is seen."""
+LONGEST_MODE = 4
+"""Digits of a mode's number; 2026 is about the highest that is in use."""
 KEPT_TAIL = 32
 """Bytes of output that a control sequence may be cut in."""
 
@@ -107,7 +111,7 @@ class Modes:
         for found in self._SET.finditer(text):
             end = found.end()
             for mode in found[1].split(b";"):
-                if mode:
+                if 1 <= len(mode) <= LONGEST_MODE:
                     self._changed[int(mode)] = found[2] == b"h"
         self._tail = text[max(end, len(text) - KEPT_TAIL) :]
 
@@ -128,7 +132,7 @@ class StatusLine:
     def show(self, text: str) -> None:
         """Show a text, in the place of one that is shown."""
         rows, columns = size_of(self._descriptor)
-        line = f" {text} "[:columns].encode()
+        line = harmless(f" {text} ")[:columns].encode()
         # If the cursor is in the last line, everything moves up by one, so that it is not.
         room = b"" if self.shown else b"\n\x1b[A"
         self._write(
@@ -175,5 +179,5 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 
 def say(text: str) -> None:
     """Say something of ours, beside what a command says."""
-    sys.stderr.write(f"torpor: {text}\n")
+    sys.stderr.write(f"torpor: {harmless(text)}\n")
     sys.stderr.flush()

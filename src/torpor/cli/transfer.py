@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 from torpor.cli.progress import Shown
+from torpor.cli.untrusted_archive import NOT_SOUND, Checked, Member
 
 if TYPE_CHECKING:
     from torpor.client import Client, FileStatus
@@ -220,7 +221,7 @@ def _get_tree(client: "Client", source: There, into: Path, report: Report) -> No
         )
     if into.exists() and not into.is_dir():
         raise CopyError(f"{into} is there, and is no directory.")
-    left_out: list[str] = []
+    checked = Checked()
     # Beside the target, so that it is the same file system: one name, and all of it is there.
     with tempfile.TemporaryDirectory(dir=into.parent, prefix=f".{into.name}.") as name:
         part = Path(name) / "tree"
@@ -230,30 +231,28 @@ def _get_tree(client: "Client", source: There, into: Path, report: Report) -> No
             client.read_archive_pieces(source.session, source.path, name=".")
         ) as pieces:  # fmt: skip
             reader = _Reader(_counted(pieces, f"copying {source.path}", None, report))
-            with tarfile.open(fileobj=reader, mode="r|") as archive:  # type: ignore[call-overload]
-                archive.extractall(unpacked, filter=_checked(left_out))  # noqa: S202 (checked)
+            try:
+                with tarfile.open(  # type: ignore[call-overload]
+                    fileobj=reader, mode="r|", tarinfo=Member
+                ) as archive:
+                    archive.extractall(unpacked, filter=checked)  # noqa: S202 (checked)
+            except NOT_SOUND as error:
+                raise CopyError(
+                    f"What came from {source.session} is no sound archive: {error}. What was there"
+                    " before it broke off may have been copied."
+                ) from None
+            finally:
+                checked.remove_links_out(unpacked)
             reader.drain()
         if unpacked is part:
             part.rename(into)
+    left_out = checked.left_out
     if left_out:
         raise CopyError(
             f"{into} is copied, but for what leads out of it: {', '.join(left_out[:10])}"
             + (f" and {len(left_out) - 10} more." if len(left_out) > 10 else ".")
             + f" All of it, as an archive: torpor cp {source.session}:{source.path} -"
         )
-
-
-def _checked(left_out: list[str]) -> Callable[[tarfile.TarInfo, str], tarfile.TarInfo | None]:
-    """Return the filter of an archive that came out of a machine."""
-
-    def checked(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        try:
-            return tarfile.data_filter(member, path)
-        except tarfile.FilterError:
-            left_out.append(member.name)
-            return None
-
-    return checked
 
 
 class _Reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from torpor.images.errors import HostileImageError
 from torpor.vm.execs import Command
 
 MAX_ITEMS = 10_000
+_HALF = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,9 @@ def _values(value: object) -> tuple[str, ...]:
 
 
 def _text(value: object, name: str) -> str:
-    # Variables, arguments and users go to system calls, which end a text at a zero.
-    if not isinstance(value, str) or "\0" in value:
+    # Variables, arguments and users go to system calls, which end a text at a zero. What JSON says
+    # may have half a surrogate pair in it, which is no text and cannot be written down.
+    if not isinstance(value, str) or "\0" in value or _HALF.search(value):
         raise _unsound(name)
     return value
 

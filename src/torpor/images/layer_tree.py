@@ -19,6 +19,11 @@ MAX_NAME, MAX_PATH, MAX_LINK = 255, 4095, 4095
 MAX_DEPTH = 500
 MAX_FOLLOWED = 40
 """As Linux follows symbolic links on the way to a file."""
+MAX_STEPS = 4096
+"""Names on the way to a file, those of links included."""
+TEXT, TEXT_PER_ENTRY = 64 << 20, 512
+"""Bytes of names, link targets and extended attributes that there may be in all, and for each entry
+that there may be, if that is more: they are held in memory."""
 XATTRS = ("user.", "trusted.", "security.", "system.posix_acl_")
 """How the names begin that ext4 knows."""
 MAX_XATTRS = 3500
@@ -29,7 +34,7 @@ MAX_XATTRS = 3500
 class Node:
     """One file (inode). ``layer`` is the one that has written it last; ``names`` counts its hard
     links; ``children`` are those of a directory; ``content`` is the name of the file that has its
-    content, if it has any."""
+    content, if it has any. ``cleared`` is the layer that has removed what was in a directory."""
 
     kind: Kind
     mode: int
@@ -44,6 +49,7 @@ class Node:
     children: dict[bytes, Node] = field(default_factory=dict)
     names: int = 1
     content: str = ""
+    cleared: int = -1
 
 
 class LayerTree:
@@ -60,6 +66,7 @@ class LayerTree:
         self.root = Node("dir", 0o755, 0, 0, 0, -1)
         self._left_entries, self._max_entries = max_entries, max_entries
         self._left_bytes, self._max_bytes = max_bytes, max_bytes
+        self._left_text = self._max_text = max(TEXT, max_entries * TEXT_PER_ENTRY)
 
     def add(self, entry: Entry, layer: int, content: str = "") -> None:
         """Lay one entry over the tree. Layers come in order. Raises HostileImageError."""
@@ -94,19 +101,30 @@ class LayerTree:
             _drop(old)
         parent.children[name] = new
 
-    def _count(self, entry: Entry) -> None:
+    def _count_one(self) -> None:
         self._left_entries -= 1
         if self._left_entries < 0:
-            raise HostileImageError(
-                f"The layers have more than {self._max_entries} entries.",
-                "If the image is meant to be so: import it with a higher --max-entries.",
-            )
+            raise self._too_many(f"more than {self._max_entries} entries")
+
+    def _too_many(self, what: str) -> HostileImageError:
+        return HostileImageError(
+            f"The layers have {what}.",
+            "If the image is meant to be so: import it with a higher --max-entries.",
+        )
+
+    def _count(self, entry: Entry) -> None:
+        self._count_one()
         self._left_bytes -= entry.size
         if self._left_bytes < 0:
             raise too_large(self._max_bytes)
         self.xattrs += len(entry.xattrs) - len(_known(entry.xattrs))
-        if sum(len(name) + len(value) for name, value in entry.xattrs.items()) > MAX_XATTRS:
+        xattrs = sum(len(name) + len(value) for name, value in entry.xattrs.items())
+        if xattrs > MAX_XATTRS:
             raise _refused(entry.name, f"has more than {MAX_XATTRS} bytes of extended attributes")
+        self._left_text -= len(entry.name) + len(entry.link) + xattrs
+        if self._left_text < 0:
+            what = f"more than {self._max_text} bytes of names, links and attributes"
+            raise self._too_many(what)
 
     def _set_root(self, entry: Entry, layer: int) -> None:
         if entry.kind != "dir":
@@ -117,8 +135,11 @@ class LayerTree:
         """The directory of this path, made where it is missing; symbolic links are followed."""
         stack = [self.root]
         todo = [(name, True) for name in reversed(path)]
-        followed = 0
+        followed = steps = 0
         while todo:
+            steps += 1
+            if steps > MAX_STEPS:
+                raise _refused(whole, f"leads by more than {MAX_STEPS} names")
             name, own = todo.pop()
             if name == b"..":
                 if len(stack) == 1:
@@ -129,6 +150,7 @@ class LayerTree:
             if child is None:
                 if not own:
                     raise _refused(whole, "goes by a symbolic link that leads nowhere in the image")
+                self._count_one()  # it takes as much as one that is told of
                 child = Node("dir", 0o755, 0, 0, 0, layer)
                 stack[-1].children[name] = child
             if child.kind == "symlink":
@@ -245,7 +267,11 @@ def _known(xattrs: Mapping[str, bytes]) -> dict[str, bytes]:
 
 def _clear(node: Node, layer: int) -> bool:
     """Remove what earlier layers have put below a directory; say whether this layer is in it."""
-    # A layer's whiteouts never touch what the same layer brings, in whatever order it says so.
+    # A layer's whiteouts never touch what the same layer brings, in whatever order it says so. So a
+    # second one finds only that, and does not look through it again.
+    if node.cleared == layer:
+        return node.layer == layer or bool(node.children)
+    node.cleared = layer
     keep = node.layer == layer
     for name, child in list(node.children.items()):
         if child.kind == "dir":

@@ -25,11 +25,13 @@ from torpor.images.errors import HostileImageError
 from torpor.images.layer_tree import LayerTree, too_large
 from torpor.images.layout import CHUNK, Layout
 from torpor.images.oci_image import Compression, Descriptor, OciImage, lying
+from torpor.images.programs import Words
 from torpor.images.progress import Report, Step
 from torpor.images.tar_stream import Reader, entries
 
 ZSTD_MEMORY = "256MB"
 """The window that zstd may ask for; its own default is 128 MiB."""
+EMPTY_MEMBERS = 1000
 REPORT_S = 0.1
 
 
@@ -193,16 +195,23 @@ def _gunzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Unpack gzip: one member or several, one after the other, never more than a chunk at once."""
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
     fresh = False
+    empty = 0
     try:
         for chunk in chunks:
             pending = chunk
             while pending:
                 if unpacker.eof:
                     unpacker, fresh = zlib.decompressobj(zlib.MAX_WBITS | 16), True
+                    empty += 1
                 content = unpacker.decompress(pending, CHUNK)
                 fresh = False
                 if content:
+                    empty = 0
                     yield content
+                elif empty > EMPTY_MEMBERS:  # each has all that follows copied
+                    raise HostileImageError(
+                        f"A layer has more than {EMPTY_MEMBERS} empty gzip members in a row."
+                    )
                 pending = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
         while not unpacker.eof and (content := unpacker.decompress(b"", CHUNK)):
             yield content
@@ -221,6 +230,7 @@ def _unzstd(chunks: Iterator[bytes]) -> Iterator[bytes]:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
+        words = Words(process.stderr, 2000)
         failed: list[BaseException] = []
         feeder = threading.Thread(target=_feed, args=(process, chunks, failed))
         feeder.start()
@@ -228,10 +238,11 @@ def _unzstd(chunks: Iterator[bytes]) -> Iterator[bytes]:
             while content := process.stdout.read(CHUNK):
                 yield content
             feeder.join()
-            said = process.stderr.read(2000).decode("utf-8", "replace").strip()
+            said = words.text()
         finally:
             process.kill()
             feeder.join()
+            words.text()
         if failed:
             raise failed[0]
         if said or process.wait() not in (0, -9):

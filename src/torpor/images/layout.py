@@ -13,6 +13,8 @@ from torpor.images.tar_stream import Reader, entries
 
 CHUNK = 1 << 18
 MAX_ARCHIVE_ENTRIES = 10_000
+MAX_FILE_NAME = 255
+"""Bytes; a blob's name has 141."""
 MAX_DOCUMENT = 4 << 20
 """Bytes of a manifest, an index or a config: what registries and their clients take at most."""
 
@@ -71,7 +73,8 @@ def archive_layout(path: Path) -> Layout:
         for count, entry in enumerate(entries(reader)):
             if count == MAX_ARCHIVE_ENTRIES:
                 raise HostileImageError(f"{path} has more than {MAX_ARCHIVE_ENTRIES} files.")
-            if entry.kind == "file" and entry.size == entry.stored:
+            sound = entry.kind == "file" and entry.size == entry.stored
+            if sound and len(entry.name) <= MAX_FILE_NAME:
                 name = os.fsdecode(entry.name).removeprefix("./")
                 files[name] = (reader.position, entry.size)
     return Layout(path, files)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torpor.images.errors import HostileImageError, ImageError
@@ -22,6 +22,10 @@ MAX_LAYERS = 256
 MAX_INDEXES = 4
 """Indexes one below the other."""
 MAX_DESCRIPTORS = 1000
+MAX_INDEX_BYTES = 4 * MAX_DOCUMENT
+"""Of all indexes together."""
+MAX_WORD = 1000
+"""Characters of an image's name, or a platform's."""
 DIGEST = re.compile(r"(sha256):([0-9a-f]{64})|(sha512):([0-9a-f]{128})")
 REF_NAME = "org.opencontainers.image.ref.name"
 PLATFORM = ("linux", "amd64")
@@ -75,7 +79,7 @@ def find_image(layout: Layout, reference: str | None) -> OciImage:
         said = version.get("imageLayoutVersion")
         raise HostileImageError(f"The layout has version {said!r}; only 1.0.0 is known.")
     index = document(b"".join(bounded(layout.read("index.json"))), "index.json")
-    found = _choose(_manifests(layout, index, reference, 0, [0]), reference)
+    found = _choose(_manifests(layout, index, reference, 0, _Read()), reference)
     manifest = read_document(layout, found)
     if manifest.get("mediaType", found.media_type) != found.media_type:
         raise HostileImageError(
@@ -123,33 +127,56 @@ def lying(digest: str) -> HostileImageError:
     return HostileImageError(f"The content of {digest} is another: its digest is wrong.")
 
 
+@dataclass
+class _Read:
+    """How much of indexes has been read."""
+
+    descriptors: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A manifest that an index lists: its name there, and its platform if that is said."""
+
+    descriptor: Descriptor
+    name: str | None
+    platform: tuple[str, str] | None
+
+
 def _manifests(
-    layout: Layout, index: Mapping[str, Any], reference: str | None, depth: int, seen: list[int]
-) -> list[tuple[Descriptor, str | None, Mapping[str, Any] | None]]:
-    """The manifests of an index and of those below it, with their names and platforms."""
+    layout: Layout, index: Mapping[str, Any], reference: str | None, depth: int, read: _Read
+) -> list[_Found]:
+    """The manifests of an index and of those below it. Of what an index says besides nothing is
+    kept: the same one may be listed a thousand times."""
     if depth == MAX_INDEXES:
         raise HostileImageError(f"Indexes lead to indexes more than {MAX_INDEXES} deep.")
     entries_ = index.get("manifests")
     if not isinstance(entries_, list):
         raise HostileImageError("An index has no list of manifests.")
-    found: list[tuple[Descriptor, str | None, Mapping[str, Any] | None]] = []
+    found: list[_Found] = []
     for entry in entries_:
-        seen[0] += 1
-        if seen[0] > MAX_DESCRIPTORS:
+        read.descriptors += 1
+        if read.descriptors > MAX_DESCRIPTORS:
             raise HostileImageError(f"The indexes list more than {MAX_DESCRIPTORS} manifests.")
         descriptor = _descriptor(entry, "an index's entry")
-        name = _object(entry.get("annotations"), "annotations").get(REF_NAME)
+        said = _object(entry.get("annotations"), "annotations").get(REF_NAME)
+        name = said if isinstance(said, str) and len(said) <= MAX_WORD else None
         if depth == 0 and reference is not None and name != reference:
             continue
         if descriptor.media_type in INDEXES:
-            below = _manifests(
-                layout, read_document(layout, descriptor), reference, depth + 1, seen
-            )
-            found += [(each, name, platform) for each, _, platform in below]
+            read.bytes += descriptor.size
+            if read.bytes > MAX_INDEX_BYTES:
+                raise HostileImageError(
+                    f"The indexes have more than {MAX_INDEX_BYTES} bytes together."
+                )
+            inner = read_document(layout, descriptor)
+            below = _manifests(layout, inner, reference, depth + 1, read)
+            found += [replace(each, name=name) for each in below]
         elif descriptor.media_type in MANIFESTS:
             platform = entry.get("platform")
             found.append(
-                (descriptor, name, None if platform is None else _object(platform, "platform"))
+                _Found(descriptor, name, None if platform is None else _platform(platform))
             )
         elif reference is not None or len(entries_) == 1:
             raise HostileImageError(
@@ -158,13 +185,11 @@ def _manifests(
     return found
 
 
-def _choose(
-    found: list[tuple[Descriptor, str | None, Mapping[str, Any] | None]], reference: str | None
-) -> Descriptor:
+def _choose(found: list[_Found], reference: str | None) -> Descriptor:
     fitting = {
-        descriptor.digest: descriptor
-        for descriptor, _, platform in found
-        if platform is None or (platform.get("os"), platform.get("architecture")) == PLATFORM
+        each.descriptor.digest: each.descriptor
+        for each in found
+        if each.platform is None or each.platform == PLATFORM
     }
     if len(fitting) == 1:
         return next(iter(fitting.values()))
@@ -175,13 +200,13 @@ def _choose(
             "See what is there with `skopeo list-tags` or in index.json.",
         )
     if not fitting:
-        platforms = sorted({_platform(platform) for _, _, platform in found})
+        platforms = sorted({"/".join(each.platform) for each in found if each.platform})
         raise ImageError(
             f"The image is for {', '.join(platforms)[:500]}; machines are {'/'.join(PLATFORM)}.",
             "Nothing was changed.",
             "Get the image for that platform.",
         )
-    names = sorted({str(name) for _, name, _ in found if name})
+    names = sorted({each.name for each in found if each.name})
     raise ImageError(
         "There is more than one image here"
         + (f": {', '.join(names)[:500]}." if names else ", and they have no names."),
@@ -190,16 +215,17 @@ def _choose(
     )
 
 
-def _platform(platform: Mapping[str, Any] | None) -> str:
-    said = platform or {}
-    return f"{said.get('os')}/{said.get('architecture')}"
+def _platform(said: object) -> tuple[str, str]:
+    platform = _object(said, "platform")
+    system, architecture = (str(platform.get(name))[:100] for name in ("os", "architecture"))
+    return system, architecture
 
 
 def _check_platform(config: Mapping[str, Any]) -> None:
-    platform = (config.get("os"), config.get("architecture"))
+    platform = _platform(config)
     if platform != PLATFORM:
         raise ImageError(
-            f"The image is for {_platform(config)[:100]}; machines are {'/'.join(PLATFORM)}.",
+            f"The image is for {'/'.join(platform)}; machines are {'/'.join(PLATFORM)}.",
             "Nothing was changed.",
             "Get the image for that platform.",
         )

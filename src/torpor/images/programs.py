@@ -7,10 +7,11 @@ import os
 import re
 import shutil
 import signal
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import cast
+from typing import IO, cast
 
 from torpor.images.errors import NOTHING_VISIBLE, ImageError, disk_full
 from torpor.vm.programs import end_group, start_group
@@ -106,6 +107,27 @@ async def run(
             NOTHING_VISIBLE,
             advice,
         )
+
+
+class Words:
+    """What a program says on a pipe: the first ``most`` bytes are kept. The rest is read all the
+    same, or the program would wait for ever with what it was started for half done."""
+
+    def __init__(self, pipe: IO[bytes], most: int) -> None:
+        self._pipe = pipe
+        self._most = most
+        self._kept = b""
+        self._reading = threading.Thread(target=self._read, name="words")
+        self._reading.start()
+
+    def _read(self) -> None:
+        while piece := self._pipe.read1(1 << 16):  # type: ignore[attr-defined]
+            self._kept += piece[: self._most - len(self._kept)]
+
+    def text(self) -> str:
+        """Return what was said, once the program has ended."""
+        self._reading.join()
+        return self._kept.decode("utf-8", "replace").strip()
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:

@@ -13,7 +13,7 @@ from torpor.images.errors import ImageError
 from torpor.images.layers import UNPACKERS, Source
 from torpor.images.layout import CHUNK, Layout, archive_layout
 from torpor.images.oci_image import Compression
-from torpor.images.programs import SEARCH, find_program
+from torpor.images.programs import SEARCH, Words, find_program
 
 Kind = Literal["oci", "oci-archive", "docker-archive", "docker", "tree", "tar"]
 KINDS: tuple[Kind, ...] = ("oci", "oci-archive", "docker-archive", "docker", "tree", "tar")
@@ -139,13 +139,15 @@ def _packed(directory: Path) -> Callable[[], Iterator[bytes]]:
         ) as process:  # fmt: skip
             assert process.stdout is not None
             assert process.stderr is not None
+            words = Words(process.stderr, 4000)
             try:
                 while chunk := process.stdout.read(CHUNK):
                     yield chunk
-                said = process.stderr.read(4000).decode("utf-8", "replace").strip()
+                said = words.text()
                 status = process.wait()
             finally:
                 process.kill()
+                words.text()
         if status != 0:
             raise ImageError(
                 f"The directory {directory} could not be read as a whole. tar said:\n{said}",

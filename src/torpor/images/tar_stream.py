@@ -154,7 +154,10 @@ def _entry(block: bytes, flag: bytes, stored: int, extras: Mapping[bytes, bytes]
     if flag in (b"0", b"\0") and name.endswith(b"/"):
         kind = "dir"  # as the first tars wrote it
     stored = _decimal(extras, b"size", stored)
-    if kind not in ("file", "dir"):
+    if kind == "dir" and stored:
+        # Some read what follows as its content, others as the next entry.
+        raise _broken("it has a directory with content")
+    if kind != "file":
         stored = 0  # a size there says nothing; nothing follows
     size = stored if kind == "file" else 0
     if flag == b"S":

@@ -24,6 +24,7 @@ from torpor.vm import (
     Gap,
     GuestAgent,
     GuestError,
+    KnownCommand,
     MachineDiedError,
     Output,
     RebootedError,
@@ -332,9 +333,9 @@ class Execs:
         it writes and reads counts, as for a terminal that was left open."""
         return Following(self._uses, session, by, Exec(exec_id, hold=hold, seq=seq), waits=waits)
 
-    async def list(self, session: str, by: Actor) -> list[dict[str, Any]]:
+    async def list(self, session: str, by: Actor) -> list[KnownCommand]:
         """Return the commands that a session knows, ended ones too, as its agent tells of them."""
-        found: list[dict[str, Any]] = await self._ask(session, by, lambda agent: agent.commands())
+        found: list[KnownCommand] = await self._ask(session, by, lambda agent: agent.commands())
         return found
 
     async def signal(self, session: str, by: Actor, exec_id: str, signal: int) -> None:

@@ -30,6 +30,8 @@ from torpor.vm import VmError
 logger = logging.getLogger("torpor.sessions")
 
 TIDY_EVERY = 60.0
+SAMPLE_LIMIT = 5.0
+"""Seconds that a machine may take to say how it is to be counted: a hostile one takes any time."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +98,11 @@ class Watch:
         async with self._database.read() as conn:
             running = await sessions_table.with_status(conn, RUNS)
             stored = await snapshots_table.stored_bytes(conn) if running else {}
-        samples = []
+        sampled = await asyncio.gather(
+            *(self._sample(session, stored.get(session.id, 0)) for session in running)
+        )
+        samples = [sample for sample in sampled if sample is not None]
         for session in running:
-            sample = await self._sample(session, stored.get(session.id, 0))
-            if sample is not None:
-                samples.append(sample)
             await self._look_whether_held(session)
             self._pause_if_idle(session)
         self.on_samples(samples)
@@ -115,9 +117,13 @@ class Watch:
         if session.machine is None:
             return None
         try:
-            usage = await self._host.usage(session.machine)
+            async with asyncio.timeout(SAMPLE_LIMIT):
+                usage = await self._host.usage(session.machine)
             layer = self._host.disk_bytes(session.machine)
         except (VmError, OSError):  # it is just ending, and that is told elsewhere
+            return None
+        except Exception:  # a machine must not keep the others from being looked after
+            logger.exception("what session %s uses cannot be found out", session.id)
             return None
         self._room.took(session.id, usage.private)
         return Sample(

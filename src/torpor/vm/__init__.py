@@ -10,6 +10,7 @@ machine = await host.thaw(frozen.manifest.id)
 from torpor.vm.accelerator import Accelerator, probe
 from torpor.vm.aftermath import Kernels
 from torpor.vm.agent import AgentCode, GuestAgent, Identity, Result
+from torpor.vm.channel import readable
 from torpor.vm.errors import (
     ChannelLostError,
     FreezeError,
@@ -25,6 +26,7 @@ from torpor.vm.execs import Command, Connection, Exec, Exit, Terminal
 from torpor.vm.files import Files, FileStatus, Listed
 from torpor.vm.flows import STDERR, STDOUT, Gap, Output
 from torpor.vm.freeze import Frozen, Times
+from torpor.vm.guest_commands import KnownCommand
 from torpor.vm.guest_processes import Process
 from torpor.vm.guest_statistics import GuestStatistics
 from torpor.vm.hooks import HookLimits, HookResult
@@ -74,6 +76,7 @@ __all__ = [
     "Identity",
     "Jail",
     "Kernels",
+    "KnownCommand",
     "LaunchError",
     "Listed",
     "Machine",
@@ -99,4 +102,5 @@ __all__ = [
     "Work",
     "detect",
     "probe",
+    "readable",
 ]

@@ -14,6 +14,7 @@ from torpor.vm.channel import Channel, Welcome
 from torpor.vm.errors import GuestError
 from torpor.vm.execs import COLLECTED, Command, Connection, Exec, Exit, Terminal
 from torpor.vm.files import Files, FileStatus
+from torpor.vm.guest_commands import KnownCommand, parse_commands
 from torpor.vm.guest_processes import Process, list_processes
 from torpor.vm.guest_statistics import GuestStatistics, parse_statistics
 from torpor.vm.hooks import HookCall, HookResult, parse_results, run_stage, tell
@@ -187,13 +188,10 @@ class GuestAgent:
         """Connect to a port inside the machine, on its loopback."""
         return await Connection.open_to(self.channel, port)
 
-    async def commands(self) -> list[dict[str, Any]]:
+    async def commands(self) -> list[KnownCommand]:
         """Return the commands that this machine knows, ended ones too."""
         answer, _ = await self.channel.request("exec.list")
-        execs = answer.get("execs")
-        if not isinstance(execs, list):
-            raise _broken("execs")
-        return execs
+        return parse_commands(answer.get("execs"))
 
     # Processes
 

@@ -44,6 +44,16 @@ def plain(said: object, limit: int) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text[:limit])
 
 
+def readable(said: object) -> str:
+    """Return a text that a guest told as UTF-8 can say it. Its names are bytes, and what it says
+    may have half a surrogate pair in it."""
+    text = said if isinstance(said, str) else repr(said)
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+
+
 @dataclass(frozen=True)
 class Welcome:
     """What the agent said at the start of an epoch, and when.

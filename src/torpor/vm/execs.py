@@ -148,12 +148,14 @@ class Exec(Flow):
 
 
 def _exit_of(said: dict[str, Any]) -> Exit:
-    code, signal = said["exit"], said["signal"]
-    return Exit(
-        None if code is None else int(code),
-        None if signal is None else int(signal),
-        said.get("timed_out") is True,
-    )
+    code, signal = (_small(said[name]) for name in ("exit", "signal"))
+    return Exit(code, signal, said.get("timed_out") is True)
+
+
+def _small(said: object) -> int | None:
+    if said is not None and (type(said) is not int or not 0 <= said <= 255):
+        raise ValueError("no status that a process has")
+    return said
 
 
 class Connection(Flow):

@@ -35,6 +35,7 @@ from torpor.vm.exported import (
 )
 from torpor.vm.integrity import damaged
 from torpor.vm.manifest import MANIFEST, Manifest
+from torpor.vm.own_file import open_own
 from torpor.vm.sizes import stored_bytes
 from torpor.vm.store import Store, fsync
 
@@ -89,7 +90,7 @@ def export_file(
             todo="Choose another name, or ask for it to be replaced.",
         )
     partial = file.with_name(file.name + PARTIAL)
-    with open(partial, "a+b", opener=_private) as target:
+    with open(open_own(partial), "r+b") as target:
         try:
             fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -137,10 +138,6 @@ def export_part(
         made = source.write(out, resume=False)
         there.update(source.objects())
         return made
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 class _Source:

@@ -7,6 +7,7 @@ else is said; what the guest says is checked before it is believed.
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,13 @@ from typing import Any
 
 from torpor.guest.files import KINDS
 from torpor.vm import transfers
-from torpor.vm.channel import Channel
+from torpor.vm.channel import MAX_MESSAGE, Channel, plain
 from torpor.vm.errors import GuestError
 from torpor.vm.works import Packing, Unpacking, Watch, Work
 
 READ_LIMIT = 256 << 20
 """Bytes of a file that are read into memory unless another amount is asked for."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 TYPES = frozenset((*KINDS.values(), "unknown"))
 
 
@@ -275,23 +277,27 @@ def _about(path: str | bytes, user: str) -> dict[str, Any]:
 
 def status_of(said: dict[str, Any]) -> FileStatus:
     """Return the status that a guest tells. Raises :exc:`GuestError` if it is none."""
-    numbers = {}
-    for name in ("mode", "size", "stored", "uid", "gid", "mtime_ns", "links", "inode", "device"):
-        numbers[name] = transfers.number(said, name)
+    numbers = {name: transfers.number(said, name) for name in ("size", "stored", "links")}
+    for name in ("mode", "uid", "gid"):
+        numbers[name] = transfers.number(said, name, most=(1 << 32) - 1)
+    for name in ("inode", "device"):  # unsigned in the kernel, and some file systems use all of it
+        numbers[name] = transfers.number(said, name, most=(1 << 64) - 1)
+    numbers["mtime_ns"] = transfers.number(said, "mtime_ns", least=-1 << 64, most=1 << 64)
     for name in ("major", "minor"):
         numbers[name] = transfers.number(said, name) if name in said else 0
-    kind, target = said.get("type"), said.get("target")
-    if not isinstance(kind, str) or kind not in TYPES or not isinstance(target, str | None):
+    kind = said.get("type")
+    if not isinstance(kind, str) or kind not in TYPES:
         raise transfers.broken("type")
+    target = None if said.get("target") is None else transfers.file_name(said, "target")
     return FileStatus(type=kind, target=target, **numbers)
 
 
 def _listed(line: dict[str, Any]) -> Listed:
-    path, digest, error = line.get("path"), line.get("sha256"), line.get("error")
-    if not isinstance(path, str) or not isinstance(digest, str | None):
-        raise transfers.broken("path")
+    path, digest, error = transfers.file_name(line, "path"), line.get("sha256"), line.get("error")
+    if digest is not None and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+        raise transfers.broken("sha256")
     if isinstance(error, dict):
-        error = f"{error.get('message')} ({error.get('code')})"
+        error = plain(f"{error.get('message')} ({error.get('code')})", MAX_MESSAGE)
     elif error is not None:
         raise transfers.broken("error")
     return Listed(path, status_of(line) if "mode" in line else None, digest, error)

@@ -11,6 +11,8 @@ PAGE = 100
 MOST = 100_000
 """Processes that are taken from one machine; a guest that tells of more is not believed."""
 MOST_WORDS = 300
+MOST_TEXT = 32 << 20
+"""What names and words of all of them may come to, in characters, and 64 more for each."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ async def list_processes(channel: Channel) -> AsyncIterator[Process]:
     """Yield the processes, in the order of their numbers. Raises :exc:`GuestError` and the
     channel's errors."""
     after: int | None = 0
-    count = 0
+    count = text = 0
     while after is not None:
         answer, _ = await channel.request("processes", {"after": after, "count": PAGE})
         page = answer.get("processes")
@@ -52,11 +54,15 @@ async def list_processes(channel: Channel) -> AsyncIterator[Process]:
             raise _broken("processes")
         if following is not None and (type(following) is not int or following <= after):
             raise _broken("next")  # else it could lead us on for ever
-        count += len(page)
+        count += PAGE  # numbers that it covers, also if all of them are left out
         if count > MOST:
             raise _broken("processes")
         for each in page:
-            yield _parse(each)
+            found = _parse(each)
+            text += sum(64 + len(word) for word in (found.name, *found.argv))
+            if text > MOST_TEXT:
+                raise _broken("argv")
+            yield found
         after = following
 
 

@@ -26,7 +26,7 @@ async def opened_store(home: Path, golden: Store | None) -> AsyncIterator[Store]
 
     Raises :exc:`HostError` if another program has the home open.
     """
-    home.mkdir(parents=True, exist_ok=True)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = await take_lock(home, wait=False)
     try:
         yield Store(home, golden)

@@ -85,7 +85,7 @@ class Host:
         says whether the disk of a machine that ends by itself is kept, as a snapshot of files.
         Raises :exc:`HostError` if another program has it open, unless it is to ``wait`` for that.
         """
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = await take_lock(home, wait=wait)
         try:
             store = Store(home, golden)

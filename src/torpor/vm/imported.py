@@ -17,6 +17,11 @@ MOST_LAYERS = 64
 MOST_DISK = 64 << 40
 MOST_DEVICES = 256 * MIB
 MOST_TEXT = 1000
+MOST_NUMBER = 1 << 53
+MARKS, WHOSE = "torpor.", "torpor.session"
+"""How the labels begin by which a server finds what it has left: the disk of a machine that ended,
+what an operation was at. From somebody else they would put his snapshot in the place of that. The
+one that says only whose a snapshot was is kept."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -66,6 +71,9 @@ def _faults_of_manifest(found: Manifest) -> Iterator[str]:
         found.guest.kernel, found.guest.tools, found.guest_boot_id, *found.labels,
         *found.labels.values(),
     ]  # fmt: skip
+    numbers = [found.generation, found.stored_bytes, found.allocated_bytes, *found.qemu_version]
+    if not all(0 <= number < MOST_NUMBER for number in (*numbers, *found.sizes.values())):
+        yield "its manifest has an impossible number"
     # They are shown on terminals, which obey what does not print.
     if not all(len(text) <= MOST_TEXT and (text.isprintable() or not text) for text in texts):
         yield "its manifest has text that is too long or does not print"
@@ -102,3 +110,13 @@ def _faults_of_file(file: File, found: Manifest) -> Iterator[str]:
 def renamed(index: Index, name: str | None) -> Index:
     """Return the index with its snapshot under another id, if one is given."""
     return index if name is None else replace(index, manifest=replace(index.manifest, id=name))
+
+
+def without_marks(found: Manifest) -> Manifest:
+    """Return a manifest without the labels of a server's own."""
+    labels = {
+        name: value
+        for name, value in found.labels.items()
+        if name == WHOSE or not name.startswith(MARKS)
+    }
+    return replace(found, labels=labels)

@@ -36,7 +36,7 @@ from torpor.vm.exported import (
     write_beginning,
     wrong,
 )
-from torpor.vm.imported import check_index, renamed
+from torpor.vm.imported import check_index, renamed, without_marks
 from torpor.vm.manifest import DELTA, MANIFEST, SUMS, Manifest, Sums
 from torpor.vm.piece_writer import PieceWriter, pieces_written
 from torpor.vm.qcow2 import check_header
@@ -70,17 +70,21 @@ def import_snapshot(
     report: Report = silent,
     check: Callable[[], None] = lambda: None,
     everywhere: bool = True,
+    own: bool = False,
 ) -> Imported:
     """Add the snapshot in ``source``, a file or a pipe, to a store; it is durable then. Blocks.
 
     ``name`` is the id that it gets instead of its own. ``announce`` is told what comes, before any
     of it does. ``check`` is called between pieces and may raise; the same import goes on there
     later. What the store has already is not written again: it is looked for ``everywhere``, or, in
-    a store of imported snapshots alone, by its name. Raises :exc:`SnapshotError` and OSError; the
-    store's snapshots are then as they were.
+    a store of imported snapshots alone, by its name. Unless it is our ``own``, from a backup, it
+    loses the labels by which a server knows what it has left itself. Raises :exc:`SnapshotError`
+    and OSError; the store's snapshots are then as they were.
     """
     index, beginning = read_beginning(source)
     index = renamed(index, name)
+    if not own:
+        index = replace(index, manifest=without_marks(index.manifest))
     check_index(index)
     announce(index.manifest)
     key = hashlib.sha256(beginning + index.manifest.id.encode()).hexdigest()
@@ -118,7 +122,10 @@ def _has(store: Store, index: Index) -> bool:
         store.make_durable(new.id)
     found, sums = store.durable_parts(new.id)
     own = {file.name: file.sha256 for file in index.files if "/" not in file.name}
-    if canonical(found, sums)[0] == new and own.items() <= sums.files.items():
+    if (
+        without_marks(canonical(found, sums)[0]) == without_marks(new)
+        and own.items() <= sums.files.items()
+    ):
         return True
     raise SnapshotError(
         f"There is another snapshot {new.id!r} already.",
@@ -340,6 +347,13 @@ class _Arrival:
                     continue
                 stack.enter_context(store.pin(file.name))
                 if (store.root / file.name).exists():
+                    if not _is(store, store.root / file.name, file):
+                        raise SnapshotError(
+                            f"{file.name} is in the store, and its content is not what its name"
+                            " says.",
+                            state="Nothing was added to the store.",
+                            todo="Remove the snapshots that need it: they are damaged.",
+                        )
                     continue
                 if file.name not in self._shared:
                     mode = 0o444 if file.name.startswith("bases/") else 0o600

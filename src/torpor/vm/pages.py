@@ -45,7 +45,7 @@ def find_mapping(pid: int, file: tuple[int, int], size: int) -> Mapping:
     Raises :exc:`HostError` if there is none.
     """
     device = f"{os.major(file[0]):02x}:{os.minor(file[0]):02x}"
-    with open(f"/proc/{pid}/maps") as maps:
+    with open(f"/proc/{pid}/maps", errors="replace") as maps:  # names of files may be any bytes
         for line in maps:
             span, mode, offset, dev, inode = line.split(maxsplit=5)[:5]
             if dev != device or int(inode) != file[1] or int(offset, 16) or mode[3] != "p":

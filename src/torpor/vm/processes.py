@@ -43,6 +43,12 @@ def identify(pid: int) -> ProcessId | None:
     return ProcessId(pid, found.start) if found else None
 
 
+def proc_text(file: Path) -> str:
+    """Return what the kernel says of a process in a file below ``/proc``. The name that a process
+    has given itself, or what it maps, may be any bytes, and is in there. Raises OSError."""
+    return file.read_bytes().decode("utf-8", "replace")
+
+
 class _Stat(NamedTuple):
     start: int
     runs: bool

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import logging
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,38 @@ EVENTS_KEPT = 100
 """News of a migration that wait to be read; what a QEMU that was taken over sends beyond is lost.
 (The library's own queue has no end.)"""
 
+MOST_SAID, WITHIN, LEAST = 16 << 20, 10.0, 1 << 10
+"""Bytes within so many seconds before the monitor ends, a message counted as ``LEAST`` at least: to
+read one takes some 40 us of this program's time, which all machines share. A QEMU whose disk is
+full sends a few hundred at once."""
+
 _UNLIMITED = 1 << 50
 """Bytes a second that no disk reaches."""
 
 
 class QmpError(VmError):
     """QEMU refused a command or went away."""
+
+
+class _Client(QMPClient):
+    """A client that ends when it is flooded, with events or with answers that nobody waits for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.flooded = False
+        self._said = 0
+        self._since = time.monotonic()
+
+    async def _readline(self) -> bytes:
+        line = await super()._readline()
+        now = time.monotonic()
+        if now - self._since > WITHIN:
+            self._said, self._since = 0, now
+        self._said += max(len(line), LEAST)
+        if self._said > MOST_SAID:
+            self.flooded = True
+            raise QMPError("too much is said")
+        return line
 
 
 @contextlib.contextmanager
@@ -45,10 +72,16 @@ def _understood(command: str) -> Iterator[None]:
         raise QmpError(f"QEMU's answer to {command} is none: {error!r}.") from None
 
 
+def _count(said: object) -> int:
+    if type(said) is not int or not 0 <= said < 1 << 63:
+        raise ValueError(str(said)[:100])
+    return said
+
+
 class Qmp:
     """A connected monitor of one machine."""
 
-    def __init__(self, client: QMPClient) -> None:
+    def __init__(self, client: _Client) -> None:
         self._client = client
         self._fdsets = itertools.count(1000)
         self._migrations: asyncio.Queue[object] = asyncio.Queue(EVENTS_KEPT)
@@ -62,7 +95,7 @@ class Qmp:
 
         ``on_event`` gets the name and data of the events that tell of a machine's end or stop.
         """
-        client = QMPClient("torpor")
+        client = _Client("torpor")
         # The library's own listener would keep every event until somebody read it: nobody does.
         client.events.event_filter = lambda _: False
 
@@ -74,7 +107,13 @@ class Qmp:
         ends = EventListener(ENDS, tell)
         client.register_listener(ends)
         try:
-            await client.connect(sock)
+            async with asyncio.timeout(ANSWER_LIMIT):
+                await client.connect(sock)
+        except TimeoutError:
+            raise QmpError(
+                f"QEMU's monitor did not answer within {ANSWER_LIMIT:g} s.",
+                todo="Look whether its process is stopped.",
+            ) from None
         except (QMPError, ValueError, RecursionError) as error:
             raise QmpError(f"QEMU's monitor does not answer: {error}.") from error
         return cls(client)
@@ -101,6 +140,11 @@ class Qmp:
             said = plain(str(error), MAX_SAID)
             raise QmpError(f"QEMU refused {command}: {said}.") from error
         except (QMPError, KeyError, TypeError, ValueError, RecursionError) as error:
+            if self._client.flooded:
+                raise QmpError(
+                    "The monitor of the machine was ended: its QEMU floods it.",
+                    todo="End the machine: its QEMU may have been taken over.",
+                ) from None
             raise QmpError(f"QEMU went away during {command}.") from error
 
     async def disconnect(self) -> None:
@@ -186,20 +230,22 @@ class Qmp:
 
     async def vcpu_threads(self) -> list[int]:
         """Return the numbers of the vCPUs' threads, in QEMU's own PID namespace."""
-        return [int(cpu["thread-id"]) for cpu in await self.execute("query-cpus-fast")]
+        with _understood("query-cpus-fast"):
+            return [_count(cpu["thread-id"]) for cpu in await self.execute("query-cpus-fast")]
 
     async def disk_counts(self, device: str) -> tuple[int, int, int, int]:
         """Return the bytes read, reads, bytes written and writes of the virtio disk with the qdev
         id ``device``."""
-        for block in await self.execute("query-blockstats"):
-            if device in str(block.get("qdev", "")).split("/"):
-                stats = block["stats"]
-                return (
-                    int(stats["rd_bytes"]),
-                    int(stats["rd_operations"]),
-                    int(stats["wr_bytes"]),
-                    int(stats["wr_operations"]),
-                )
+        with _understood("query-blockstats"):
+            for block in await self.execute("query-blockstats"):
+                if device in str(block.get("qdev", "")).split("/"):
+                    stats = block["stats"]
+                    return (
+                        _count(stats["rd_bytes"]),
+                        _count(stats["rd_operations"]),
+                        _count(stats["wr_bytes"]),
+                        _count(stats["wr_operations"]),
+                    )
         raise QmpError(f"QEMU has no disk {device}.")
 
     async def disk_top(self, device: str) -> str:
@@ -227,17 +273,18 @@ class Qmp:
 
 
 def connect_unix(directory: int, name: str) -> socket.socket:
-    """Connect to the socket ``name`` in the directory behind a descriptor.
+    """Connect to the socket ``name`` in the directory behind a descriptor. Raises OSError, and
+    never waits: a QEMU that accepts no connections would have all machines wait.
 
     Through ``/proc/self/fd``, because a socket's address holds 107 bytes and paths are longer.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    sock.setblocking(False)
     try:
         sock.connect(f"/proc/self/fd/{directory}/{name}")
     except BaseException:
         sock.close()
         raise
-    sock.setblocking(False)
     return sock
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from torpor.vm.agent import GuestAgent
 from torpor.vm.errors import ChannelLostError, GuestError, MachineDiedError
 from torpor.vm.guest_statistics import GuestStatistics
+from torpor.vm.processes import proc_text
 from torpor.vm.qmp import Qmp
 from torpor.vm.sizes import stored_bytes
 
@@ -84,7 +85,7 @@ def _of_host(
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             ran, waited, _ = (task / "schedstat").read_text().split()
             # QEMU knows its threads by their numbers in its own PID namespace, the innermost.
-            inside = re.findall(r"^NSpid:.*?(\d+)$", (task / "status").read_text(), re.M)[0]
+            inside = re.findall(r"^NSpid:.*?(\d+)$", proc_text(task / "status"), re.M)[0]
             run[int(inside)] = int(ran) / 1e9
             wait[int(inside)] = int(waited) / 1e9
     memory = _rollup(process / "smaps_rollup")

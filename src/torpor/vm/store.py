@@ -51,6 +51,7 @@ class Store:
         self._building: set[str] = set()
         self._pinned: set[str] = set()
         self._reached: dict[str, tuple[int, frozenset[str]]] = {}
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for part in ("snapshots", "bases", "layers"):
             (root / part).mkdir(parents=True, exist_ok=True)
         root.chmod(0o700)

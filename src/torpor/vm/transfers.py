@@ -25,11 +25,24 @@ SIZE_LIMIT = 1 << 62
 Asking = asyncio.Task[tuple[dict[str, Any], bytes]]
 
 
-def number(answer: dict[str, Any], name: str) -> int:
+def number(answer: dict[str, Any], name: str, *, least: int = 0, most: int = (1 << 63) - 1) -> int:
     """Return a number that a guest told. Raises :exc:`GuestError` if it is none."""
     value = answer.get(name)
-    if type(value) is not int or abs(value) > 1 << 64:
+    if type(value) is not int or not least <= value <= most:
         raise broken(name)
+    return value
+
+
+def file_name(answer: dict[str, Any], name: str) -> str:
+    """Return a path that a guest told: it stands for bytes, as ``os.fsencode`` has it. Raises
+    :exc:`GuestError` if it is none."""
+    value = answer.get(name)
+    if not isinstance(value, str):
+        raise broken(name)
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:  # half a surrogate pair
+        raise broken(name) from None
     return value
 
 

@@ -9,6 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from torpor.vm.processes import proc_text
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -32,7 +34,7 @@ def outer_threads(pid: int, inner: Collection[int]) -> frozenset[int]:
     found = set()
     for task in (Path("/proc") / str(pid) / "task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            numbers = re.findall(r"^NSpid:.*?(\d+)$", (task / "status").read_text(), re.M)
+            numbers = re.findall(r"^NSpid:.*?(\d+)$", proc_text(task / "status"), re.M)
             if int(numbers[0]) in inner:
                 found.add(int(task.name))
     return frozenset(found)
@@ -51,7 +53,10 @@ def take_usage(pid: int, vcpus: Collection[int]) -> Usage:
             else:
                 emulator += int(run)
     # proc(5): anonymous memory is what was written; a base in shared memory counts as shmem.
-    memory = dict(re.findall(r"^(VmRSS|RssAnon):\s+(\d+) kB$", _status(process), re.M))
+    status = proc_text(process / "status")
+    memory = dict(re.findall(r"^(VmRSS|RssAnon):\s+(\d+) kB$", status, re.M))
+    if "VmRSS" not in memory:  # a zombie has no memory any more
+        raise ProcessLookupError(f"{process} has ended")
     return Usage(
         vcpu=ran / 1e9,
         waited=waited / 1e9,
@@ -59,10 +64,3 @@ def take_usage(pid: int, vcpus: Collection[int]) -> Usage:
         resident=int(memory["VmRSS"]) << 10,
         private=int(memory["RssAnon"]) << 10,
     )
-
-
-def _status(process: Path) -> str:
-    text = (process / "status").read_text()
-    if "VmRSS" not in text:  # a zombie has no memory any more
-        raise ProcessLookupError(f"{process} has ended")
-    return text

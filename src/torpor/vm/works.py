@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from signal import SIGKILL
 from typing import Any, Self
 
+from torpor.vm import transfers
 from torpor.vm.channel import Channel, plain
 from torpor.vm.errors import GuestError
 from torpor.vm.execs import Exec
@@ -78,10 +79,11 @@ class Work:
     async def next_line(self) -> dict[str, Any] | None:
         """Return the JSON object in its next line of output, None once it has ended well."""
         while True:
-            line, found, rest = self._line.partition(b"\n")
-            if found:
-                self._line = rest
-                return self._parse(bytes(line))
+            end = self._line.find(b"\n")
+            if end >= 0:
+                line = bytes(self._line[:end])
+                del self._line[: end + 1]  # in place: many lines in one piece are not copied again
+                return self._parse(line)
             if len(self._line) > MAX_LINE:
                 self.close()
                 raise GuestError("EPROTO", f"{self.what} writes a line without end")
@@ -170,7 +172,10 @@ class Watch(Work):
         """
         while (event := await self.next_line()) is not None:
             for name in ("event", "path", "from"):
-                if not isinstance(event.get(name, ""), str):
-                    self.close()
-                    raise GuestError("EPROTO", "watch tells an event that is none")
+                if name in event:
+                    try:
+                        transfers.file_name(event, name)
+                    except GuestError:
+                        self.close()
+                        raise
             yield event

@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from torpor.api.schemas.body import Answered, Asked
-from torpor.vm import FileStatus
+from torpor.vm import FileStatus, readable
 
 
 class FileBody(Answered):
@@ -43,7 +43,7 @@ class FileBody(Answered):
             links=status.links,
             inode=status.inode,
             device=status.device,
-            target=None if status.target is None else shown(status.target),
+            target=None if status.target is None else readable(status.target),
         )
 
 
@@ -138,8 +138,3 @@ class WatchEvent(Answered):
         examples=["modified"],
     )
     path: str = Field("", examples=["src/main.py"])
-
-
-def shown(name: str) -> str:
-    """Return a name that can be written in JSON: what of it is no UTF-8 is shown as `\\xff`."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -170,8 +170,8 @@ async def _client_lost(_lab: Laboratory, machine: Machine) -> list[Check]:
     await machine.agent.channel.close()
     await asyncio.sleep(AWAY)
     await machine.attach(ATTACH_LIMIT)
-    found = next(each for each in await machine.agent.commands() if each["id"] == started.id)
-    while_away = found["end"] - before
+    found = next(each for each in await machine.agent.commands() if each.id == started.id)
+    while_away = found.end - before
     # The client itself comes back; another one, that knows nothing but the id, wants all of it.
     other = await machine.agent.attach(started.id, seq=0)
     await started.attach(machine.agent.channel)
@@ -297,8 +297,8 @@ async def _rounds(lab: Laboratory, machine: Machine) -> list[Check]:
     running = await machine.agent.start(Command(program, stdin=True))
     answered = 0
     for n in range(ROUNDS):
-        found = next(each for each in await machine.agent.commands() if each["id"] == running.id)
-        client = await machine.agent.attach(running.id, seq=found["end"])
+        found = next(each for each in await machine.agent.commands() if each.id == running.id)
+        client = await machine.agent.attach(running.id, seq=found.end)
         await client.write(b"round-%d\n" % n)
         replies = b""
         with contextlib.suppress(TimeoutError):
