@@ -65,7 +65,7 @@ async def check(service: Service, said: dict[str, dict[str, Any]]) -> None:
     assert sorted(running) == sorted(s.machine for s in there if s.machine is not None)
     for machine in running.values():
         assert machine.labels[SESSION] in {session.id for session in there}
-    assert service.host.kept().keys() == {row.id for row in rows}
+    assert service.host.inventory().kept.keys() == {row.id for row in rows}
     for session in there:
         if session.status is Status.PAUSED:
             assert session.snapshot in service.host.snapshots()

@@ -5,6 +5,7 @@ from typing import Any
 
 from torpor.sessions import LocalHost
 from torpor.sessions.hosts import SESSION, End
+from torpor.vm.manifest import Entry
 from torpor.vm.recovery import Recovered
 from torpor.vm.rescue import ENDED, MACHINE
 
@@ -12,11 +13,10 @@ from torpor.vm.rescue import ENDED, MACHINE
 def local(snapshots: dict[str, dict[str, str]], recovered: list[Recovered]) -> LocalHost:
     """A host with these snapshots, by id, with their labels, and no machine."""
 
-    def manifest(snapshot: str) -> Any:
-        labels = snapshots[snapshot]
-        return SimpleNamespace(id=snapshot, labels=labels, parent=None, stored_bytes=1, memory=None)
+    def entry(snapshot: str) -> Entry:
+        return Entry(snapshot, None, snapshots[snapshot], 1, memory=False)
 
-    store = SimpleNamespace(ids=lambda: list(snapshots), manifest=manifest, durable=lambda _: True)
+    store = SimpleNamespace(ids=lambda: list(snapshots), entry=entry, durable=lambda _: True)
     host: Any = SimpleNamespace(machines={}, recovered=recovered, store=store)
     return LocalHost(SimpleNamespace(), host)  # type: ignore[arg-type]
 
@@ -24,7 +24,7 @@ def local(snapshots: dict[str, dict[str, str]], recovered: list[Recovered]) -> L
 def test_a_disk_that_an_earlier_program_kept_and_did_not_tell_of_is_told_of() -> None:
     labels = {SESSION: "s", MACHINE: "m-1", ENDED: "power-off"}
     host = local({"kept": labels, "other": {SESSION: "s"}}, [])
-    (end,) = host.ended().values()
+    (end,) = host.inventory().ended.values()
     assert (end.machine, end.cause, end.files) == ("m-1", "power-off", "kept")
 
 
@@ -38,4 +38,4 @@ def test_what_was_found_now_is_told_as_it_was_found() -> None:
         ],
     )
     why = "its process is gone: it was switched off"
-    assert host.ended() == {"m-1": End("m-1", "power-off", why, "kept")}
+    assert host.inventory().ended == {"m-1": End("m-1", "power-off", why, "kept")}

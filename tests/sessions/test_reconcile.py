@@ -1,12 +1,19 @@
 """What a start makes of what it finds."""
 
-import pytest
+from dataclasses import replace
+from typing import Any
 
-from tests.sessions.conftest import ANN, Service
-from torpor.sessions import ConflictError
-from torpor.sessions.hosts import End
+import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from tests.sessions.conftest import ANN, Service, full_disk
+from torpor.sessions import ConflictError, Sessions
+from torpor.sessions.hosts import SESSION, End
 from torpor.sessions.model import NewSession, now
-from torpor.store import operations
+from torpor.store import operations, sessions, snapshots
+from torpor.store.database import Database
+from torpor.store.errors import DiskFullError
 from torpor.store.records import Operation, Session, Status
 
 
@@ -246,3 +253,57 @@ async def test_no_operation_is_left_under_way(service: Service) -> None:
     await service.again()
     async with service.database.read() as conn:
         assert await operations.unfinished(conn) == []
+
+
+async def test_a_session_whose_snapshot_is_lost_has_failed_however_its_start_ends(
+    service: Service,
+) -> None:
+    session = await service.ready()
+    paused = await service.sessions.pause(session.id, ANN, durable=True)
+    await service.close()
+    (service.host.root / "snapshots" / (paused.snapshot or "")).unlink()
+    database = await Database.open(f"sqlite:///{service.root}/torpor.db")
+    with full_disk(database, lambda said: "session.failed" in said), pytest.raises(DiskFullError):
+        await Sessions.open(database, service.host)
+    await database.close()
+    await service.open()
+    failed = await service.get(session)
+    assert failed.status is Status.FAILED
+    assert "in which it was paused" in (failed.failure or "")
+
+
+async def test_a_start_asks_no_more_of_its_database_for_more_sessions(service: Service) -> None:
+    model = await service.sessions.pause((await service.ready()).id, ANN, durable=True)
+
+    async def statements() -> int:
+        await service.close()
+        said: list[str] = []
+
+        def note(_c: Any, _u: Any, statement: str, *_: Any) -> None:
+            said.append(statement)
+
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            await service.open()
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+        return len(said)
+
+    few = await statements()
+    await many_paused(service, model, 50)
+    assert await statements() == few
+    assert (await service.sessions.counts())[Status.PAUSED] == 51
+
+
+async def many_paused(service: Service, model: Session, count: int) -> None:
+    """Add sessions that are paused as ``model`` is, each in a snapshot of its own."""
+    content = service.host._read("snapshots", model.snapshot or "")
+    async with service.database.write() as conn:
+        row = await snapshots.get(conn, model.snapshot or "")
+        assert row is not None
+        for number in range(count):
+            name = f"{model.id}-{number}"
+            new = replace(model, id=name, name=name, snapshot=name)
+            await sessions.insert(conn, new)
+            await snapshots.insert(conn, replace(row, id=name, session=name))
+            service.host._write("snapshots", name, {**content, "labels": {SESSION: name}})

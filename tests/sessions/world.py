@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torpor.images import ImageError
-from torpor.sessions.hosts import End, Facts, Kept, Running, Start, StartEvent
+from torpor.sessions.hosts import End, Facts, Inventory, Kept, Running, Start, StartEvent
 from torpor.vm import MIB, FreezeError, MachineDiedError, SnapshotError
 from torpor.vm.new_snapshot import new_id
 from torpor.vm.usage import Usage
@@ -210,15 +210,13 @@ class WorldHost:
     def on_reboot(self, call: Callable[[Running], None]) -> None:
         self._reboots.append(call)
 
-    def ended(self) -> dict[str, End]:
-        return self.left
-
-    def kept(self) -> dict[str, Kept]:
+    def inventory(self) -> Inventory:
         found = {snapshot: self.found(snapshot) for snapshot in self.snapshots()}
-        return {name: kept for name, kept in found.items() if kept and kept.labels}
-
-    def unreadable(self) -> list[str]:
-        return [snapshot for snapshot in self.snapshots() if self.found(snapshot) is None]
+        return Inventory(
+            {name: kept for name, kept in found.items() if kept and kept.labels},
+            [name for name, kept in found.items() if kept is None],
+            self.left,
+        )
 
     def found(self, snapshot: str) -> Kept | None:
         try:

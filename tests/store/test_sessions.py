@@ -253,12 +253,9 @@ async def test_sessions_are_found_by_what_they_stand_on(database: Database) -> N
         assert found is not None
         assert found.id == "p"
         assert await sessions.of_machine(conn, "m2") is None
-        assert [await sessions.standing_on(conn, each) for each in ("s1", "s2", "s3", "s4")] == [
-            True,
-            True,
-            False,
-            False,
-        ]
+        standing = [await sessions.standing_on(conn, each) for each in ("s1", "s2", "s3", "s4")]
+        assert [[each.id for each in found] for found in standing] == [["p"], ["c1"], [], []]
+        assert await sessions.machines(conn) == {"m1"}
         assert [each.id for each in await sessions.children(conn, "p")] == ["c2", "c1"]
         assert await sessions.children(conn, "c1") == []
         ready = await sessions.with_status(conn, {Status.READY, Status.PAUSED})

@@ -5,6 +5,7 @@ from sqlalchemy.exc import IntegrityError
 
 from tests.store.made import later, session, snapshot
 from torpor.store import Database, Transaction, sessions, snapshots
+from torpor.store.records import Status
 
 
 @pytest.fixture
@@ -97,3 +98,34 @@ async def test_what_snapshots_take_is_counted_for_each_session(conn: Transaction
     for name, of, stored in (("s1", "a", 1 << 40), ("s2", "a", 5), ("s3", "b", 0)):
         await snapshots.insert(conn, snapshot(name, of, stored_bytes=stored))
     assert await snapshots.stored_bytes(conn) == {"a": (1 << 40) + 5, "b": 0}
+
+
+async def test_what_is_stood_on_gone_back_to_or_recovered_from_is_needed(
+    conn: Transaction,
+) -> None:
+    for name, rest in {
+        "gone": {"status": Status.DESTROYED, "snapshot": "old"},
+        "going": {"status": Status.DESTROYING, "snapshot": "g1"},
+        "failed": {"status": Status.FAILED},
+    }.items():
+        await sessions.insert(conn, session(name, id=name, **rest))
+    await sessions.update(conn, "b", snapshot="of-a")  # b is a fork, and stands on another's
+    needed = {
+        "of-a": ("a", None), "point": ("a", "c1"), "g1": ("going", None), "f1": ("failed", None),
+    }  # fmt: skip
+    unneeded = {"left": ("a", None), "old": ("gone", "c2"), "g2": ("going", "c3")}
+    for name, (of, checkpoint) in (needed | unneeded).items():
+        await snapshots.insert(conn, snapshot(name, of, checkpoint=checkpoint))
+    assert {each.id for each in await snapshots.needed(conn)} == needed.keys()
+    assert set(await snapshots.unneeded(conn)) == unneeded.keys()
+    assert await snapshots.unneeded(conn, ("left", "point", "nix")) == ["left"]
+    assert await snapshots.unneeded(conn, ()) == []
+
+
+async def test_the_ready_are_named_with_whether_they_are_durable(conn: Transaction) -> None:
+    await snapshots.insert(conn, snapshot("s2", "a", created_at=later(2), durable=True))
+    await snapshots.insert(conn, snapshot("s1", "a", created_at=later(1)))
+    await snapshots.insert(conn, snapshot("lost", "a", status="LOST"))
+    assert await snapshots.ready(conn) == {"s1": False, "s2": True}
+    assert list(await snapshots.ready(conn)) == ["s1", "s2"]
+    assert await snapshots.ids(conn) == {"s1", "s2", "lost"}

@@ -4,16 +4,18 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torpor.vm import integrity
+from torpor.vm import manifest as manifest_module
 from torpor.vm import store as store_module
 from torpor.vm.disk import Layer
 from torpor.vm.errors import SnapshotError
-from torpor.vm.manifest import DELTA, DEVICES, MANIFEST, SUMS, Manifest, Memory
+from torpor.vm.manifest import DELTA, DEVICES, MANIFEST, SUMS, Entry, Manifest, Memory
 from torpor.vm.shape import MIB, Shape
 from torpor.vm.sizes import stored_bytes
 from torpor.vm.store import Store
@@ -412,6 +414,33 @@ def test_a_file_that_was_found_good_is_read_again_when_it_changed(two: Store) ->
     replaced.rename(file)
     with pytest.raises(SnapshotError, match="content"):
         two.verify("b")
+
+
+def test_the_manifest_of_a_durable_snapshot_is_read_once(
+    two: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    real = manifest_module.read
+
+    def counted(kind: type[Any], file: Path) -> Any:
+        read.append(f"{file.parent.name}/{file.name}")
+        return real(kind, file)
+
+    monkeypatch.setattr(manifest_module, "read", counted)
+    after = fresh(two)
+    for _ in range(3):
+        after.collect(())
+        entries = {snapshot: after.entry(snapshot) for snapshot in after.ids()}
+    assert sorted(read) == sorted(set(read))
+    assert {f"{snapshot}/manifest.json" for snapshot in entries} <= set(read)
+    assert entries == {snapshot: Entry.of(after.manifest(snapshot)) for snapshot in entries}
+
+
+def test_a_snapshot_that_is_gone_has_no_entry(two: Store) -> None:
+    assert two.entry("b").id == "b"
+    shutil.rmtree(two.root / "snapshots" / "b")  # by somebody else
+    with pytest.raises(SnapshotError):
+        two.entry("b")
 
 
 def test_a_stray_file_among_the_snapshots_harms_nothing(two: Store) -> None:

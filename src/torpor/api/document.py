@@ -87,12 +87,7 @@ def _add_sockets(made: dict[str, Any], app: FastAPI) -> None:
         ]
         responses: dict[str, Any] = {"101": {"description": "The WebSocket is open."}}
         for status, described in errors(400, 401, 403, 404, 409, 429, 502, 503).items():
-            content = described["content"]["application/json"]
-            schema = {"$ref": "#/components/schemas/Error"}
-            responses[str(status)] = {
-                "description": described["description"],
-                "content": {"application/json": {"schema": schema, **content}},
-            }
+            responses[str(status)] = described
         text = (route.endpoint.__doc__ or "").strip()
         made["paths"].setdefault(route.path, {})["get"] = {
             "tags": ["websockets"],

@@ -49,6 +49,8 @@ _EXAMPLES: dict[int, tuple[str, str]] = {
     504: ("guest_etimedout", "The machine took too long."),
     507: ("no_space", "The server's disk is full."),
 }
+ERROR = {"$ref": f"#/components/schemas/{Error.__name__}"}
+"""The schema of what is answered when something is wrong."""
 EVERYWHERE = (401, 403, 429, 500)
 """What every route may answer."""
 
@@ -60,9 +62,9 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
         name, message = _EXAMPLES[status]
         example = {"id": name, "message": message, "request_id": "0f8fad5bd9cb469f"}
         described[status] = {
-            "model": Error,
             "description": _SAID[status],
-            "content": {"application/json": {"example": example}},
+            # By its name: FastAPI would build the schema anew for each answer of each route.
+            "content": {"application/json": {"schema": ERROR, "example": example}},
         }
     return described
 

@@ -13,7 +13,6 @@ from torpor.api.bodies import (
     check_body,
     media_type,
     read_json,
-    read_yaml,
     unsupported,
 )
 from torpor.api.errors import RefusedError, invalid
@@ -136,6 +135,8 @@ async def _read_new(request: Request) -> NewSessionBody:
     said = request.headers.get("content-type")
     kind = media_type(said)
     if kind in YAML_TYPES:
+        from torpor.api.yaml_bodies import read_yaml
+
         document = read_yaml(data)
     elif kind in JSON_TYPES:
         document = Document(read_json(data) if data else {})

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import torpor
-from torpor.backup.contents import About, Missing, Summary, Wanted, wanted_of
+from torpor.backup.contents import About, Missing, Summary, Wanted
 from torpor.backup.errors import BackupError
 from torpor.backup.writing import Source, write_backup
 from torpor.images.names import Names
@@ -75,7 +75,9 @@ async def wanted_in(copy: Path) -> Wanted:
     database = await Database.open(f"sqlite:///{quote(str(copy))}")
     try:
         async with database.read() as conn:
-            return wanted_of(await sessions.live(conn), await snapshots.of_all(conn))
+            needed = await snapshots.needed(conn)
+            chosen = tuple(row for row in needed if row.status == "READY")
+            return Wanted(tuple(await sessions.live(conn)), chosen)
     finally:
         await database.close()
 

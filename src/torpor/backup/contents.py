@@ -1,6 +1,5 @@
 """What a backup says of itself, as plain data, and what becomes of each session in a restore."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeVar
@@ -9,7 +8,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from torpor.backup.errors import wrong
 from torpor.images.names import Record
-from torpor.sessions.snapshots import needed
 from torpor.store.records import Session, Snapshot, Status
 from torpor.vm.exported import File
 
@@ -101,18 +99,6 @@ class Wanted:
 
     sessions: tuple[Session, ...]
     snapshots: tuple[Snapshot, ...]
-
-
-def wanted_of(live: Collection[Session], rows: Collection[Snapshot]) -> Wanted:
-    """Return what of these sessions and snapshots belongs into a backup."""
-    standing = {session.snapshot for session in live}
-    by_id = {session.id: session for session in live}
-    chosen = (
-        row
-        for row in rows
-        if row.status == "READY" and needed(row, by_id.get(row.session), row.id in standing)
-    )
-    return Wanted(tuple(live), tuple(sorted(chosen, key=lambda row: (row.created_at, row.id))))
 
 
 def saved(session: Session, there: dict[str, Snapshot]) -> SavedSession:

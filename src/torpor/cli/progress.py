@@ -1,17 +1,15 @@
 """Progress of long work on standard error: bars on a terminal, lines elsewhere.
 
 Standard output is for results. Nothing is shown until there is a first step, so what is done
-already says nothing.
+already says nothing, and imports nothing that draws.
 """
 
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console
-from rich.filesize import decimal
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-
-from torpor.cli.screen import Screen
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 
 class Step(Protocol):
@@ -40,14 +38,18 @@ class Shown:
     A context: what is shown stays when it ends, and no bar is left running.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Screen(stderr=True, highlight=False)
+    def __init__(self, console: "Console | None" = None) -> None:
+        self._console = console
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._name = ""
 
     def report(self, step: Step) -> None:
         """Show one step; one of the same name as before takes its place."""
+        if self._console is None:
+            from torpor.cli.screen import Screen
+
+            self._console = Screen(stderr=True, highlight=False)
         if not self._console.is_terminal:
             if step.name != self._name:
                 self._console.print(f"    {step.name}", markup=False, soft_wrap=True)
@@ -107,13 +109,17 @@ def amount_of(step: Step) -> str:
     if step.done is None:
         return ""
     if step.unit == "bytes":
+        from rich.filesize import decimal
+
         done = decimal(step.done)
         return done if step.total is None else f"{done} of {decimal(step.total)}"
     done = f"{step.done}" if step.total is None else f"{step.done} of {step.total}"
     return f"{done} {step.unit}".strip()
 
 
-def _progress(console: Console) -> Progress:
+def _progress(console: "Console") -> "Progress":
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     return Progress(
         SpinnerColumn(finished_text="[green]✓[/]"),
         TextColumn("{task.description}", markup=False),

@@ -101,6 +101,16 @@ class Server:
             raise VmError(f"The server did not answer in time: {self.said()}") from None
         return time.monotonic() - began
 
+    async def start_of(self, program: str) -> float:
+        """Run another program of Python as the server is run; return the seconds to its end."""
+        began = time.monotonic()
+        running = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, env=self._environment()
+        )
+        if await running.wait() != 0:
+            raise VmError(f"{program!r} ended with status {running.returncode}.")
+        return time.monotonic() - began
+
     async def _answering(self) -> None:
         async with AsyncClient(self.url, patience=ONCE) as client:
             while self.pid:

@@ -3,7 +3,7 @@
 No path and no process id crosses it, so that a host can be another computer.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -57,6 +57,21 @@ class End:
     cause: str
     why: str
     files: str | None
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What a host has when a program begins to use it, looked through once.
+
+    ``kept`` are the snapshots that sessions have, by id: those with a label of a session.
+    ``unreadable`` are those that do not even say whose they are and never became durable: what a
+    power cut leaves of one that was just being written. ``ended`` says what became of machines that
+    an earlier program had left, and that do not run.
+    """
+
+    kept: Mapping[str, Kept]
+    unreadable: Sequence[str]
+    ended: Mapping[str, End]
 
 
 @dataclass(frozen=True)
@@ -136,15 +151,8 @@ class MachineHost(Protocol):
     def on_reboot(self, call: Callable[[Running], None]) -> None:
         """Call ``call`` with each machine that was rebooted from inside and runs again."""
 
-    def ended(self) -> dict[str, End]:
-        """Return what became of machines that an earlier program had left, and that do not run."""
-
-    def kept(self) -> dict[str, Kept]:
-        """Return the snapshots that sessions have, by id: those with a label of a session."""
-
-    def unreadable(self) -> list[str]:
-        """Return the snapshots that do not even say whose they are and never became durable: what
-        a power cut leaves of one that was just being written."""
+    def inventory(self) -> Inventory:
+        """Return what there is, and what became of what is gone."""
 
     def found(self, snapshot: str) -> Kept | None:
         """Return a snapshot, or None if it is gone or cannot be read."""

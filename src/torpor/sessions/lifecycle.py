@@ -19,9 +19,8 @@ from torpor.sessions.snapshots import Snapshots
 from torpor.sessions.standing import RUNS, Standing, check_runs, check_there
 from torpor.sessions.tasks import Tasks
 from torpor.store import sessions
-from torpor.store import snapshots as snapshots_table
 from torpor.store.database import Database, Transaction
-from torpor.store.records import Session, Status
+from torpor.store.records import Session, Snapshot, Status
 from torpor.vm import VmError
 from torpor.vm.new_snapshot import new_id
 
@@ -150,53 +149,36 @@ class Lifecycle:
             session = await self._standing.get(session_id)
             if session.status in RUNS and wanted is None:
                 return session
-            snapshot = await self._to_resume(session, wanted)
-            await self._standing.check_name_free(session)
-            older = snapshot != session.snapshot or session.status is Status.FAILED
-            generation = session.generation + (1 if older else 0)
-            self._room.take(session.id, snapshot)
-            try:
-                async with self._operations.noted(
-                    "resume", by, session.id, key, snapshot=snapshot, generation=generation
-                ) as noted:
-                    running = await self.start(session, snapshot, noted, "resume")
-                    resumed = await self._standing.started(
-                        session, running, noted, by, "session.resumed",
-                        snapshot=snapshot, generation=generation,
-                    )  # fmt: skip
-            except BaseException:
-                self._room.give_back(session.id)
-                raise
-        if session.snapshot is not None and session.snapshot != snapshot:
+            _check_resumable(session, wanted)
+            if wanted is None:
+                assert session.snapshot is not None
+                resumed = await self._thaw(session, session.snapshot, by, key)
+            else:
+                # Nothing may need it until the session stands on it.
+                async with self._snapshots.held_one(wanted) as row:
+                    _check_own(session, wanted, row)
+                    resumed = await self._thaw(session, wanted, by, key)
+        if session.snapshot is not None and session.snapshot != resumed.snapshot:
             await self._snapshots.release(session.snapshot)
         return resumed
 
-    async def _to_resume(self, session: Session, wanted: str | None) -> str:
-        """Return the snapshot that a session goes on from; an older one only if it was named."""
-        check_there(session)
-        if session.status in RUNS:
-            raise ConflictError(
-                f"Session {session.name} runs.",
-                state="Nothing was changed.",
-                todo="Roll it back to a checkpoint, or pause it first.",
-            )
-        if session.status is Status.PROVISIONING:
-            raise ConflictError(f"Session {session.name} is still being created.")
-        if wanted is None and session.status is Status.FAILED:
-            raise ConflictError(
-                f"Session {session.name} has failed: {session.failure}",
-                state="It is not resumed from an older snapshot without being asked.",
-                todo="Name one of those that it can be recovered from.",
-            )
-        if wanted is None:
-            assert session.snapshot is not None
-            return session.snapshot
-        async with self._database.read() as conn:
-            row = await snapshots_table.get(conn, wanted)
-        own = row is not None and (row.session == session.id or row.id == session.snapshot)
-        if row is None or not own or row.status != "READY":
-            raise NotFoundError(f"Session {session.name} has no snapshot {wanted}.")
-        return wanted
+    async def _thaw(self, session: Session, snapshot: str, by: Actor, key: Key | None) -> Session:
+        await self._standing.check_name_free(session)
+        older = snapshot != session.snapshot or session.status is Status.FAILED
+        generation = session.generation + (1 if older else 0)
+        self._room.take(session.id, snapshot)
+        try:
+            async with self._operations.noted(
+                "resume", by, session.id, key, snapshot=snapshot, generation=generation
+            ) as noted:
+                running = await self.start(session, snapshot, noted, "resume")
+                return await self._standing.started(
+                    session, running, noted, by, "session.resumed",
+                    snapshot=snapshot, generation=generation,
+                )  # fmt: skip
+        except BaseException:
+            self._room.give_back(session.id)
+            raise
 
     async def start(
         self, session: Session, snapshot: str, noted: Noted, event: StartEvent
@@ -289,3 +271,29 @@ class Lifecycle:
             for running in self._host.running().values()
             if running.id == session.machine or running.labels.get(SESSION) == session.id
         ]
+
+
+def _check_resumable(session: Session, wanted: str | None) -> None:
+    """Raise an error if a session cannot be resumed, or not without naming a snapshot."""
+    check_there(session)
+    if session.status in RUNS:
+        raise ConflictError(
+            f"Session {session.name} runs.",
+            state="Nothing was changed.",
+            todo="Roll it back to a checkpoint, or pause it first.",
+        )
+    if session.status is Status.PROVISIONING:
+        raise ConflictError(f"Session {session.name} is still being created.")
+    if wanted is None and session.status is Status.FAILED:
+        raise ConflictError(
+            f"Session {session.name} has failed: {session.failure}",
+            state="It is not resumed from an older snapshot without being asked.",
+            todo="Name one of those that it can be recovered from.",
+        )
+
+
+def _check_own(session: Session, wanted: str, row: Snapshot | None) -> None:
+    """Raise :exc:`NotFoundError` if a snapshot is none that a session can be resumed from."""
+    own = row is not None and (row.session == session.id or row.id == session.snapshot)
+    if row is None or not own or row.status != "READY":
+        raise NotFoundError(f"Session {session.name} has no snapshot {wanted}.")

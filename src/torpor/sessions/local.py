@@ -10,7 +10,16 @@ from pathlib import Path
 from torpor.images import Maker, golden, maker, open_image
 from torpor.images.names import DEFAULT, Names
 from torpor.images.progress import Step
-from torpor.sessions.hosts import SESSION, End, Facts, Kept, Running, Start, StartEvent
+from torpor.sessions.hosts import (
+    SESSION,
+    End,
+    Facts,
+    Inventory,
+    Kept,
+    Running,
+    Start,
+    StartEvent,
+)
 from torpor.vm import (
     SIZES,
     GuestAgent,
@@ -19,14 +28,13 @@ from torpor.vm import (
     Identity,
     Machine,
     MachineDiedError,
-    Manifest,
     SnapshotError,
     Statistics,
     Store,
     VmError,
     Wanted,
 )
-from torpor.vm.manifest import DELTA
+from torpor.vm.manifest import DELTA, Entry
 from torpor.vm.rescue import ENDED, MACHINE
 from torpor.vm.shape import free_memory_bytes
 from torpor.vm.sizes import stored_bytes
@@ -158,7 +166,7 @@ class LocalHost:
             raise
         finally:
             self._asked.discard(machine)
-        return self._kept(frozen.manifest)
+        return self._kept(Entry.of(frozen.manifest))
 
     async def end(self, machine: str) -> None:
         found = self._host.machines.get(machine)
@@ -234,52 +242,49 @@ class LocalHost:
         for call in self._reboot_calls:
             call(_running(machine))
 
-    def ended(self) -> dict[str, End]:
-        # A program before this one may have kept a disk, and been gone before it could tell.
-        found = {
-            kept.labels[MACHINE]: End(
-                kept.labels[MACHINE],
-                kept.labels.get(ENDED, ""),
-                "its process is gone, and its disk was kept",
-                kept.id,
-            )
-            for kept in self.kept().values()
-            if MACHINE in kept.labels
-        }
-        return found | {
-            each.machine: End(each.machine, self._cause(each.snapshot), each.why, each.snapshot)
-            for each in self._host.recovered
-            if each.outcome not in ("adopted", "rebooted")
-        }
-
-    def _cause(self, files: str | None) -> str:
-        kept = self.found(files) if files is not None else None
-        return kept.labels.get(ENDED, "") if kept is not None else ""
-
     # Snapshots
 
-    def kept(self) -> dict[str, Kept]:
-        found = (self.found(snapshot) for snapshot in self._host.store.ids())
-        return {each.id: each for each in found if each is not None and SESSION in each.labels}
-
-    def unreadable(self) -> list[str]:
-        store = self._host.store
-        broken = (each for each in store.ids() if self.found(each) is None)
-        return [each for each in broken if not store.durable(each)]
+    def inventory(self) -> Inventory:
+        kept: dict[str, Kept] = {}
+        unreadable = []
+        for snapshot in self._host.store.ids():
+            found = self.found(snapshot)
+            if found is None:
+                if not self._host.store.durable(snapshot):
+                    unreadable.append(snapshot)
+            elif SESSION in found.labels:
+                kept[snapshot] = found
+        # A program before this one may have kept a disk, and been gone before it could tell.
+        ended = {
+            each.labels[MACHINE]: End(
+                each.labels[MACHINE],
+                each.labels.get(ENDED, ""),
+                "its process is gone, and its disk was kept",
+                each.id,
+            )
+            for each in kept.values()
+            if MACHINE in each.labels
+        }
+        for each in self._host.recovered:
+            if each.outcome not in ("adopted", "rebooted"):
+                disk = kept.get(each.snapshot or "")
+                cause = disk.labels.get(ENDED, "") if disk is not None else ""
+                ended[each.machine] = End(each.machine, cause, each.why, each.snapshot)
+        return Inventory(kept, unreadable, ended)
 
     def found(self, snapshot: str) -> Kept | None:
         with contextlib.suppress(VmError, OSError):
-            return self._kept(self._host.store.manifest(snapshot))
+            return self._kept(self._host.store.entry(snapshot))
         return None
 
-    def _kept(self, found: Manifest) -> Kept:
+    def _kept(self, found: Entry) -> Kept:
         return Kept(
             found.id,
             found.labels,
             found.parent,
             found.stored_bytes,
             self._host.store.durable(found.id),
-            found.memory is not None,
+            found.memory,
         )
 
     async def durable(self, snapshot: str) -> None:

@@ -1,12 +1,12 @@
 """Bringing together what was meant and what runs, after this program was gone.
 
-What runs is read from the host, what was meant from the database. Each session is looked at once,
-at the start: an operation that was cut off is finished if the host had come so far, else undone;
+What runs is read from the host, what was meant from the database. Both are looked through once, at
+the start: an operation that was cut off is finished if the host had come so far, else undone;
 machines and snapshots that nobody knows of are removed. What was done is told, session by session.
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from torpor.sessions.hosts import (
     OPERATION,
     SESSION,
     End,
+    Inventory,
     Kept,
     MachineHost,
     Running,
@@ -32,8 +33,18 @@ from torpor.store import sessions as sessions_table
 from torpor.store import snapshots as snapshots_table
 from torpor.store.database import Database, Transaction
 from torpor.store.errors import NameTakenError
-from torpor.store.records import Operation, Session, Snapshot, Status
+from torpor.store.records import Operation, Session, Status
 from torpor.vm import VmError
+
+MOVING = (*RUNS, Status.PROVISIONING, Status.DESTROYING)
+"""The states of sessions whose records say what only their host knows: does it run, how far did it
+come? Of the others nothing is looked at but what they stand on."""
+
+LACKING = {
+    Status.PAUSED: "in which it was paused",
+    Status.PROVISIONING: "from which it was to start",
+}
+"""What the snapshot that a session stands on is to it, if it cannot go on without."""
 
 
 @dataclass
@@ -91,20 +102,19 @@ class Reconciler:
         """Reconcile, and tell it in an event."""
         async with self._database.read() as conn:
             unfinished = await operations_table.unfinished(conn)
-            there = {session.id: session for session in await sessions_table.live(conn)}
-            rows = await snapshots_table.of_all(conn)
-        kept, ended = self._host.kept(), self._host.ended()
+            known = await snapshots_table.ids(conn)
+        found = self._host.inventory()
         for operation in unfinished:
-            if operation.session in there:
-                await self._settle(operation, kept)
+            session = await self._there(operation.session)
+            if session is not None:
+                await self._settle(operation, session, found.kept)
             await self._interrupted(operation)
+        await self._check_snapshots(found.kept)
         async with self._database.read() as conn:
-            there = {session.id: session for session in await sessions_table.live(conn)}
-            rows = await snapshots_table.of_all(conn)
-        lost = await self._check_snapshots(there, rows, kept)
-        new = [each for each in there.values() if await self._check(each, ended, lost)]
-        await self._end_strangers(there)
-        await self._remove_strangers(rows, kept)
+            moving = await sessions_table.with_status(conn, MOVING)
+        new = [each for each in moving if await self._check(each, found.ended)]
+        await self._end_strangers()
+        await self._remove_strangers(known, found)
         await self._snapshots.tidy()
         await self._events.add("server.reconciled", None, SYSTEM, **self._report.plain())
         for session in new:
@@ -113,14 +123,20 @@ class Reconciler:
             self._creation.provision(session.id, SYSTEM, event)
         return self._report
 
+    async def _there(self, session: str | None) -> Session | None:
+        """Return a session, None if it is gone for good or there never was one."""
+        async with self._database.read() as conn:
+            found = await sessions_table.get(conn, session or "")
+        return None if found is None or found.status is Status.DESTROYED else found
+
     # Operations that were cut off
 
-    async def _settle(self, operation: Operation, kept: dict[str, Kept]) -> None:
+    async def _settle(
+        self, operation: Operation, session: Session, kept: Mapping[str, Kept]
+    ) -> None:
         """Finish an operation if the host had come to its end, else see that it is undone."""
-        assert operation.session is not None
-        session = await self._standing.get(operation.session)
         machine = self._machine_of(operation)
-        snapshot = operation.plan.get("snapshot")
+        snapshot = operation.plan.get("snapshot", "")
         match operation.kind:
             case "pause" if snapshot in kept and not self._standing.runs(session):
                 await self._finish_pause(session, operation, kept[snapshot])
@@ -206,57 +222,52 @@ class Reconciler:
 
     # Snapshots
 
-    async def _check_snapshots(
-        self, there: dict[str, Session], rows: Iterable[Snapshot], kept: dict[str, Kept]
-    ) -> set[str]:
-        """Mark the snapshots that are gone, or were not durable when the host went down, as lost;
-        return their ids."""
-        lost = set()
-        for row in rows:
-            error = await self._why_lost(row, kept)
-            if error is None:
-                continue
-            lost.add(row.id)
-            async with self._database.write() as conn:
-                await snapshots_table.update(conn, row.id, status="LOST", error=error)
-                if row.session in there:
-                    await self._events.append(
-                        conn, "snapshot.lost", row.session, SYSTEM, snapshot_id=row.id,
-                        checkpoint_id=row.checkpoint, generation=row.generation, error=error,
-                    )  # fmt: skip
-            if row.session in there:
-                self._report.say(row.session, f"snapshot {row.id} is lost: {error}")
-        return lost
+    async def _check_snapshots(self, kept: Mapping[str, Kept]) -> None:
+        """Mark the snapshots that are gone, or were not durable when the host went down, as lost,
+        and the sessions that cannot go on without them as failed."""
+        async with self._database.read() as conn:
+            ready = await snapshots_table.ready(conn)
+        for snapshot in ready:
+            error = await self._why_lost(snapshot, kept)
+            if error is not None:
+                await self._lost(snapshot, error)
 
-    async def _why_lost(self, row: Snapshot, kept: dict[str, Kept]) -> str | None:
-        if row.status != "READY":
-            return None
-        found = kept.get(row.id) or self._host.found(row.id)
+    async def _why_lost(self, snapshot: str, kept: Mapping[str, Kept]) -> str | None:
+        found = kept.get(snapshot) or self._host.found(snapshot)
         if found is None:
             return "its files are gone"
         if found.durable:
             return None
         try:
-            await self._host.verify(row.id)
+            await self._host.verify(snapshot)
         except (VmError, OSError) as error:
             return str(error)
         return None
 
+    async def _lost(self, snapshot: str, error: str) -> None:
+        async with self._database.write() as conn:
+            row = await snapshots_table.update(conn, snapshot, status="LOST", error=error)
+            owner = await sessions_table.get(conn, row.session)
+            if owner is not None and owner.status is not Status.DESTROYED:
+                await self._events.append(
+                    conn, "snapshot.lost", row.session, SYSTEM, snapshot_id=row.id,
+                    checkpoint_id=row.checkpoint, generation=row.generation, error=error,
+                )  # fmt: skip
+                self._report.say(row.session, f"snapshot {row.id} is lost: {error}")
+            for session in await sessions_table.standing_on(conn, snapshot):
+                if session.status in LACKING:
+                    lacking = LACKING[session.status]
+                    why = f"Snapshot {snapshot}, {lacking}, is lost."
+                    await self._standing.note_failed(conn, session, why, SYSTEM)
+                    self._report.say(session.id, f"failed: the snapshot {lacking} is lost")
+
     # Sessions
 
-    async def _check(self, session: Session, ended: dict[str, End], lost: set[str]) -> bool:
+    async def _check(self, session: Session, ended: Mapping[str, End]) -> bool:
         """Make a session's record true; return whether it is to be started for the first time."""
         if session.status in RUNS:
             await self._check_running(session, ended)
-        elif session.status is Status.PAUSED and session.snapshot in lost:
-            why = f"Snapshot {session.snapshot}, in which it was paused, is lost."
-            await self._standing.fail(session.id, why, SYSTEM)
-            self._report.say(session.id, "failed: the snapshot in which it was paused is lost")
         elif session.status is Status.PROVISIONING:
-            if session.snapshot in lost:
-                why = f"Snapshot {session.snapshot}, from which it was to start, is lost."
-                await self._standing.fail(session.id, why, SYSTEM)
-                return False
             self._report.say(session.id, "was being created: begun anew")
             return True
         elif session.status is Status.DESTROYING:
@@ -264,7 +275,7 @@ class Reconciler:
             self._report.say(session.id, "was being destroyed: finished")
         return False
 
-    async def _check_running(self, session: Session, ended: dict[str, End]) -> None:
+    async def _check_running(self, session: Session, ended: Mapping[str, End]) -> None:
         running = self._host.running().get(session.machine or "")
         if running is not None:
             self._report.adopted += 1
@@ -284,9 +295,9 @@ class Reconciler:
 
     # What nobody knows of
 
-    async def _end_strangers(self, there: dict[str, Session]) -> None:
+    async def _end_strangers(self) -> None:
         async with self._database.read() as conn:
-            known = {session.machine for session in await sessions_table.live(conn)}
+            known = await sessions_table.machines(conn)
         for running in list(self._host.running().values()):
             if SESSION in running.labels and running.id not in known:
                 with contextlib.suppress(VmError, OSError):
@@ -303,16 +314,18 @@ class Reconciler:
         session = await sessions_table.get(conn, found.labels[SESSION])
         return session is not None and session.status is Status.DESTROYED
 
-    async def _remove_strangers(self, rows: Iterable[Snapshot], kept: dict[str, Kept]) -> None:
+    async def _remove_strangers(self, known: set[str], found: Inventory) -> None:
+        """Remove what is noted nowhere: ``known`` was when this program began, and what is not any
+        more has been removed."""
         async with self._database.read() as conn:
-            known = {row.id for row in await snapshots_table.of_all(conn)}
+            known = known | await snapshots_table.ids(conn)
             strangers = {
                 name
-                for name, found in kept.items()
-                if name not in known and await self._left_over(conn, found)
+                for name, kept in found.kept.items()
+                if name not in known and await self._left_over(conn, kept)
             }
         # One that cannot be read keeps the host from removing the files that only it may need.
-        for snapshot in strangers | (set(self._host.unreadable()) - known):
+        for snapshot in strangers | (set(found.unreadable) - known):
             with contextlib.suppress(VmError, OSError):
                 await self._host.remove(snapshot)
             self._report.snapshots.append(snapshot)

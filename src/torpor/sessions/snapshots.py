@@ -1,8 +1,8 @@
 """The snapshots of sessions: noted, made durable, and removed when nothing needs them.
 
 A snapshot is needed while a session stands on it, while users may go back to it (a checkpoint of a
-session that is there), and while a failed session may be recovered from it. Removing is
-reachability, nothing else.
+session that is there), and while a failed session may be recovered from it
+(:mod:`torpor.store.snapshots`).
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import contextlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,10 +20,9 @@ from torpor.sessions.hosts import Kept, MachineHost
 from torpor.sessions.model import SYSTEM, now
 from torpor.sessions.tasks import Tasks
 from torpor.store import events as events_table
-from torpor.store import sessions
 from torpor.store import snapshots as table
 from torpor.store.database import Database, Transaction
-from torpor.store.records import Session, Snapshot, SnapshotKind, Status
+from torpor.store.records import Session, Snapshot, SnapshotKind
 from torpor.vm import SnapshotError, VmError
 
 logger = logging.getLogger("torpor.sessions")
@@ -114,14 +113,12 @@ class Snapshots:
     async def release(self, *candidates: str) -> list[str]:
         """Remove those of the snapshots that nothing needs; return their ids."""
         released = []
-        async with self._releasing:
-            for snapshot in candidates:
+        for snapshot in candidates:
+            async with self._releasing:
+                if self._held[snapshot]:
+                    continue
                 async with self._database.read() as conn:
-                    row = await table.get(conn, snapshot)
-                    if row is None or self._held[snapshot]:
-                        continue
-                    owner = await sessions.get(conn, row.session)
-                    if needed(row, owner, await sessions.standing_on(conn, snapshot)):
+                    if not await table.unneeded(conn, (snapshot,)):
                         continue
                 # Its row goes last: after a crash in between, the next start finds it.
                 await self._remove(snapshot)
@@ -129,6 +126,12 @@ class Snapshots:
                     await table.remove(conn, snapshot)
                 released.append(snapshot)
         return released
+
+    async def release_all(self) -> None:
+        """Remove all snapshots that nothing needs."""
+        async with self._database.read() as conn:
+            found = await table.unneeded(conn)
+        await self.release(*found)
 
     async def _remove(self, snapshot: str) -> None:
         try:
@@ -143,17 +146,29 @@ class Snapshots:
         async with self._releasing:
             await note()
             async with self._database.read() as conn:
-                held = [row.id for row in await table.of_all(conn)]
+                held = await table.ids(conn)
             self._held.update(held)
         try:
             yield
         finally:
-            self._held.subtract(held)
-            self._held = +self._held
-            self._tasks.background(self._release_held(held), "snapshots that were held")
+            self._let_go(held)
 
-    async def _release_held(self, held: list[str]) -> None:
-        await self.release(*held)
+    @asynccontextmanager
+    async def held_one(self, snapshot: str) -> AsyncIterator[Snapshot | None]:
+        """Keep one snapshot until the block ends, whether or not anything needs it; None if it is
+        gone. One that is just being removed is waited for, and gone then."""
+        async with self._releasing:
+            row = await self._row(snapshot)
+            self._held[snapshot] += 1
+        try:
+            yield row
+        finally:
+            self._let_go((snapshot,))
+
+    def _let_go(self, held: Collection[str]) -> None:
+        self._held.subtract(held)
+        self._held = +self._held
+        self._tasks.background(self.release_all(), "removing what was held and is not needed")
 
     async def release_all_of(self, session: str) -> None:
         """Remove those of a session's snapshots that nothing needs."""
@@ -164,26 +179,12 @@ class Snapshots:
     async def tidy(self) -> None:
         """Try again what could not be done: make durable what is not, remove what nothing needs."""
         async with self._database.read() as conn:
-            rows = await table.of_all(conn)
-            there = {session.id: session for session in await sessions.live(conn)}
-        for row in rows:
-            if not row.durable and row.status == "READY":
+            ready = await table.ready(conn)
+        for snapshot, durable in ready.items():
+            if not durable:
                 with contextlib.suppress(FailedError):
-                    await self.durable(row.id)
-        stood_on = {session.snapshot for session in there.values()}
-        await self.release(
-            *(row.id for row in rows if not needed(row, there.get(row.session), row.id in stood_on))
-        )
-
-
-def needed(row: Snapshot, owner: Session | None, stood_on: bool) -> bool:
-    """Return whether anything needs a snapshot: ``owner`` is the session that it is of, if that is
-    there; ``stood_on`` says whether any session stands on it."""
-    if stood_on:
-        return True
-    if owner is None or owner.status in (Status.DESTROYED, Status.DESTROYING):
-        return False
-    return row.checkpoint is not None or owner.status is Status.FAILED
+                    await self.durable(snapshot)
+        await self.release_all()
 
 
 def described(row: Snapshot) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class Standing:
                     self._events.tell(session.id)
                     return
                 await sessions.update(conn, session.id, generation=row.generation)
-            await self._failed(conn, session, end.why, SYSTEM)
+            await self.note_failed(conn, session, end.why, SYSTEM)
         self._events.tell(session.id)
 
     async def fail(self, session: str, why: str, by: Actor) -> None:
@@ -156,10 +156,11 @@ class Standing:
         async with self._database.write() as conn:
             found = await sessions.get(conn, session)
             assert found is not None
-            await self._failed(conn, found, why, by)
+            await self.note_failed(conn, found, why, by)
         self._events.tell(session)
 
-    async def _failed(self, conn: Transaction, session: Session, why: str, by: Actor) -> None:
+    async def note_failed(self, conn: Transaction, session: Session, why: str, by: Actor) -> None:
+        """Write down that a session has failed."""
         await sessions.update(
             conn, session.id, status=Status.FAILED, machine=None, failure=why, pause_reason=None
         )

@@ -125,12 +125,16 @@ async def of_machine(conn: AsyncConnection, machine: str) -> Session | None:
     return await rows.first(conn, Session, select(table).where(table.c.machine == machine))
 
 
-async def standing_on(conn: AsyncConnection, snapshot: str) -> bool:
-    """Return whether any session stands on this snapshot: would be resumed or started from it."""
-    chosen = select(table.c.id).where(
-        table.c.snapshot == snapshot, table.c.status != Status.DESTROYED
-    )
-    return (await conn.execute(chosen.limit(1))).first() is not None
+async def standing_on(conn: AsyncConnection, snapshot: str) -> list[Session]:
+    """Return the sessions that stand on this snapshot, that is, would be resumed or started from
+    it, the oldest first."""
+    chosen = select(table).where(table.c.snapshot == snapshot, table.c.status != Status.DESTROYED)
+    return await rows.listed(conn, Session, chosen.order_by(table.c.created_at, table.c.id))
+
+
+async def machines(conn: AsyncConnection) -> set[str]:
+    """Return the machines that sessions have."""
+    return set(await conn.scalars(select(table.c.machine).where(table.c.machine.is_not(None))))
 
 
 async def children(conn: AsyncConnection, session: str) -> list[Session]:

@@ -1,15 +1,34 @@
-"""The table of snapshots: which there are of each session, and which came from which."""
+"""The table of snapshots: which there are of each session, which came from which, and which are
+needed."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.store import rows
 from torpor.store.paging import Page, newest_first
-from torpor.store.records import Snapshot
+from torpor.store.records import Snapshot, Status
+from torpor.store.tables import sessions
 from torpor.store.tables import snapshots as table
+
+_GONE = (Status.DESTROYED, Status.DESTROYING)
+_standing = sessions.alias("standing")
+_owner = sessions.alias("owner")
+_needed = or_(
+    # A session stands on it: would be resumed or started from it.
+    select(_standing.c.id)
+    .where(_standing.c.snapshot == table.c.id, _standing.c.status != Status.DESTROYED)
+    .exists(),
+    # Or its own session may go back to it, or be recovered from it.
+    and_(
+        _owner.c.status.not_in(_GONE),
+        or_(table.c.checkpoint.is_not(None), _owner.c.status == Status.FAILED),
+    ),
+)
+"""Whether anything needs a snapshot. Removing is reachability, nothing else."""
+_owned = table.join(_owner, _owner.c.id == table.c.session)
 
 
 async def insert(conn: AsyncConnection, snapshot: Snapshot) -> None:
@@ -58,6 +77,33 @@ async def of_session(conn: AsyncConnection, session: str) -> list[Snapshot]:
 async def of_all(conn: AsyncConnection) -> list[Snapshot]:
     """Return the snapshots of all sessions, the oldest first."""
     return await rows.listed(conn, Snapshot, select(table).order_by(table.c.created_at, table.c.id))
+
+
+async def needed(conn: AsyncConnection) -> list[Snapshot]:
+    """Return the snapshots that anything needs, the oldest first."""
+    chosen = select(table).select_from(_owned).where(_needed)
+    return await rows.listed(conn, Snapshot, chosen.order_by(table.c.created_at, table.c.id))
+
+
+async def unneeded(conn: AsyncConnection, among: Collection[str] | None = None) -> list[str]:
+    """Return the ids of the snapshots that nothing needs, of all or of those ``among``, the oldest
+    first."""
+    chosen = select(table.c.id).select_from(_owned).where(~_needed)
+    if among is not None:
+        chosen = chosen.where(table.c.id.in_(among))
+    return list(await conn.scalars(chosen.order_by(table.c.created_at, table.c.id)))
+
+
+async def ready(conn: AsyncConnection) -> dict[str, bool]:
+    """Return the ids of the snapshots that are ready, the oldest first, and whether each is known
+    to be durable."""
+    chosen = select(table.c.id, table.c.durable).where(table.c.status == "READY")
+    return dict((await conn.execute(chosen.order_by(table.c.created_at, table.c.id))).all())
+
+
+async def ids(conn: AsyncConnection) -> set[str]:
+    """Return the ids of all snapshots."""
+    return set(await conn.scalars(select(table.c.id)))
 
 
 async def stored_bytes(conn: AsyncConnection) -> dict[str, int]:

@@ -70,7 +70,6 @@ Index(
     func.lower(sessions.c.name),
     unique=True,
     sqlite_where=_named,
-    postgresql_where=_named,
 )
 
 session_labels = Table(

@@ -1,11 +1,12 @@
 """What is written down of snapshots and machines, strictly read back (``docs/snapshots.md``)."""
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Strict, TypeAdapter, ValidationError
 
 from torpor.vm.accelerator import Accelerator
 from torpor.vm.disk import Layer
@@ -14,6 +15,8 @@ from torpor.vm.processes import ProcessId
 from torpor.vm.shape import Shape
 
 VERSION = 1
+Version = Annotated[int, Strict()]
+"""The version that a document says it has: a number, and not a text that looks like one."""
 MANIFEST, DEVICES, DELTA, SUMS = "manifest.json", "devices", "memory.delta", "sums.json"
 KEPT = "kept"
 RECORD = "machine.json"
@@ -47,7 +50,7 @@ class Manifest:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    version: int
+    version: Version
     id: str
     created_at: str
     parent: str | None
@@ -66,6 +69,26 @@ class Manifest:
     stored_bytes: int
     allocated_bytes: int
     labels: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is asked of a snapshot again and again, and never changes: a part of its manifest.
+
+    ``memory`` says whether it can be thawed, and is not of files alone.
+    """
+
+    id: str
+    parent: str | None
+    labels: dict[str, str]
+    stored_bytes: int
+    memory: bool
+
+    @classmethod
+    def of(cls, found: Manifest) -> "Entry":
+        """Return the entry of a manifest."""
+        memory = found.memory is not None
+        return cls(found.id, found.parent, found.labels, found.stored_bytes, memory)
 
 
 @dataclass(frozen=True)
@@ -94,7 +117,7 @@ class MachineRecord:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    version: int
+    version: Version
     id: str
     name: str
     process: ProcessId | None
@@ -170,22 +193,26 @@ def read(kind: type[T], file: Path) -> T:
 def parse(kind: type[T], text: bytes, name: str) -> T:
     """Return what ``text`` describes. Raises :exc:`SnapshotError`."""
     try:
-        head = _HEAD.validate_json(text)
-        version = head.get("version", VERSION)
-        if version != VERSION:
-            raise SnapshotError(
-                f"{name} has version {version!r}; this Torpor reads version {VERSION}.",
-                state="Nothing was changed.",
-                todo="Use the Torpor that wrote it.",
-            )
         found: T = _adapter(kind).validate_json(text)
-        return found
     except ValidationError as error:
+        with contextlib.suppress(ValidationError):  # of another version, all may be different
+            _check_version(_HEAD.validate_json(text).get("version", VERSION), name)
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the document"
         raise SnapshotError(
             f"{name} is damaged: {where}: {first['msg']}.", state="Nothing was changed."
         ) from None
+    _check_version(getattr(found, "version", VERSION), name)
+    return found
+
+
+def _check_version(version: Any, name: str) -> None:
+    if version != VERSION:
+        raise SnapshotError(
+            f"{name} has version {version!r}; this Torpor reads version {VERSION}.",
+            state="Nothing was changed.",
+            todo="Use the Torpor that wrote it.",
+        )
 
 
 def write_record(directory: Path, record: MachineRecord) -> None:

@@ -26,7 +26,7 @@ from torpor.vm.base import link_or_copy
 from torpor.vm.disk import Layer
 from torpor.vm.errors import SnapshotError
 from torpor.vm.integrity import Digests, check_boot, damaged, not_durable, unknown, why
-from torpor.vm.manifest import MANIFEST, SUMS, Manifest, Sums, file_names, reachable
+from torpor.vm.manifest import MANIFEST, SUMS, Entry, Manifest, Sums, file_names, reachable
 from torpor.vm.sizes import unshared_bytes
 
 _PARTIAL, _TRASH = ".partial-", ".trash-"
@@ -46,10 +46,12 @@ class Store:
 
     def __init__(self, root: Path, also: "Store | None" = None) -> None:
         self.root = root
+        self._snapshots = root / "snapshots"
         self._also = also
         self.digests = Digests()
         self._building: set[str] = set()
         self._pinned: set[str] = set()
+        self._entries: dict[str, Entry] = {}
         self._reached: dict[str, tuple[int, frozenset[str]]] = {}
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for part in ("snapshots", "bases", "layers"):
@@ -59,7 +61,7 @@ class Store:
     def ids(self) -> list[str]:
         """Return the ids of this store's snapshots, the oldest first."""
         found = []
-        for entry in (self.root / "snapshots").iterdir():
+        for entry in self._snapshots.iterdir():
             if not entry.name.startswith("."):
                 # Not the directory's time: that changes when the snapshot becomes durable.
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -70,13 +72,23 @@ class Store:
 
     def manifest(self, snapshot: str) -> Manifest:
         """Return a snapshot's manifest. Raises :exc:`SnapshotError`."""
+        return self._read(snapshot, self.directory(snapshot))
+
+    def _read(self, snapshot: str, directory: Path) -> Manifest:
         try:
-            found = documents.read(Manifest, self.directory(snapshot) / MANIFEST)
+            found = documents.read(Manifest, directory / MANIFEST)
         except OSError as error:
             raise damaged(snapshot, MANIFEST, why(error)) from None
         if found.id != snapshot:
             raise damaged(snapshot, MANIFEST, f"is that of snapshot {found.id!r}")
         return found
+
+    def entry(self, snapshot: str) -> Entry:
+        """Return a snapshot's entry, read once. Raises :exc:`SnapshotError`."""
+        directory = self.directory(snapshot)  # it may be gone
+        if snapshot not in self._entries:
+            self._entries[snapshot] = Entry.of(self._read(snapshot, directory))
+        return self._entries[snapshot]
 
     def directory(self, snapshot: str) -> Path:
         """Return the directory of a snapshot, here or in the other store.
@@ -90,7 +102,7 @@ class Store:
         raise unknown(snapshot)
 
     def _own_directory(self, snapshot: str) -> Path | None:
-        directory = self.root / "snapshots" / snapshot
+        directory = self._snapshots / snapshot
         return directory if _ID.fullmatch(snapshot) and directory.is_dir() else None
 
     def has(self, snapshot: str) -> bool:
@@ -276,8 +288,11 @@ class Store:
 
         Raises :exc:`SnapshotError`.
         """
+        return self._disk(found, self.directory(found.id))
+
+    def _disk(self, found: Manifest, directory: Path) -> tuple[Layer, ...]:
         try:
-            return documents.read(Sums, self.directory(found.id) / SUMS).disk
+            return documents.read(Sums, directory / SUMS).disk
         except FileNotFoundError:
             return found.disk
         except OSError as error:
@@ -333,6 +348,7 @@ class Store:
         directory = self._own_directory(snapshot)
         if directory is None:
             raise unknown(snapshot)
+        self._entries.pop(snapshot, None)
         self._reached.pop(snapshot, None)
         trash = directory.with_name(f"{_TRASH}{snapshot}")
         directory.rename(trash)
@@ -375,15 +391,17 @@ class Store:
     def _reached_by(self, snapshot: str) -> frozenset[str]:
         """Return the store paths that a snapshot needs; read once from where it does not change."""
         # Its sums, once they are there, are replaced only as a whole, by another file.
+        directory = self.directory(snapshot)
         try:
-            final = (self.directory(snapshot) / SUMS).stat().st_ino
+            final = (directory / SUMS).stat().st_ino
         except FileNotFoundError:
             final = 0
         known = self._reached.get(snapshot)
         if known is not None and known[0] == final:
             return known[1]
-        found = self.manifest(snapshot)
-        reached = frozenset(reachable(found, self.disk(found)))
+        found = self._read(snapshot, directory)
+        self._entries[snapshot] = Entry.of(found)  # asked for next, in a start
+        reached = frozenset(reachable(found, self._disk(found, directory)))
         if final:
             self._reached[snapshot] = (final, reached)
         return reached

@@ -19,6 +19,7 @@ SIDE_BY_SIDE = 4
 """Sessions that are made at the same time where that is not what is measured."""
 SETTLED, WATCHED_PAUSED, WATCHED_IDLE = 15.0, 30.0, 60.0
 THERE, LIVE, PAGES = 10_000, 1_000, 20
+LIBRARIES = "import fastapi, uvicorn, sqlalchemy.ext.asyncio"
 
 BURST = (
     Figure("api_create_20_p99", "s", "20 sessions asked for at once: the 99th of 100 is ready"),
@@ -34,6 +35,10 @@ MANY_IDLE = (
     Figure("api_idle_20_cpu", "%", "processor time of a server with 20 idle sessions over 60 s"),
 )
 HISTORY = (
+    Figure(
+        "api_libraries", "s", "a Python that imports the server's libraries (FastAPI, uvicorn,"
+        " SQLAlchemy) and nothing of Torpor: from its start to its end",
+    ),
     Figure("api_start", "s", "a server with no session: from its start to its first answer"),
     Figure(
         "api_start_10000", "s", "the same with 10,000 sessions: 9,000 destroyed, 1,000 paused in"
@@ -103,6 +108,7 @@ async def measure_history(lab: Laboratory, runs: int, book: Notebook) -> None:
             await server.stop()
             await fill(server.home, THERE, LIVE)
             for _ in book.runs(min(runs, MOST_BURSTS)):
+                book.note("api_libraries", await server.start_of(LIBRARIES))
                 book.note("api_start_10000", await server.start())
                 await server.stop()
             await server.start()

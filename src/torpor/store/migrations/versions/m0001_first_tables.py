@@ -51,7 +51,6 @@ def upgrade() -> None:
         [sa.text("lower(name)")],
         unique=True,
         sqlite_where=_HOLDS_ITS_NAME,
-        postgresql_where=_HOLDS_ITS_NAME,
     )
     op.create_table(
         "session_labels",
