@@ -14,11 +14,14 @@ from torpor.api.server import (
     ListenError,
     _open_bearers,
     listen,
+    serve,
     url_of,
     write_secret,
 )
-from torpor.settings import Settings
+from torpor.settings import Places, Settings
 from torpor.store import Database
+from torpor.vm import HostError
+from torpor.vm.home import locked
 
 
 def test_an_address_that_is_taken_is_said_to_be_so() -> None:
@@ -123,3 +126,14 @@ def test_of_libraries_only_warnings_are_logged(logged: io.StringIO) -> None:
     logging.getLogger("torpor.server").info("here")
     words = [line.split()[1:3] for line in logged.getvalue().splitlines()]
     assert [level for level, _ in words] == ["WARNING"] * 3 + ["INFO"]
+
+
+async def test_nothing_of_a_home_is_touched_that_another_program_has_open(
+    tmp_path: Path, logged: io.StringIO
+) -> None:
+    home = tmp_path / "home"
+    async with locked(home):
+        with pytest.raises(HostError, match="Another program"):
+            await serve(Settings(listen="127.0.0.1:0"), Places(home, tmp_path / "cache"))
+        assert [each.name for each in home.iterdir()] == ["host.lock"]
+    assert not (tmp_path / "cache").exists()

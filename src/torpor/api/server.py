@@ -29,6 +29,7 @@ from torpor.settings.presence import announce, withdraw
 from torpor.store import Database
 from torpor.store.errors import StoreError
 from torpor.vm import MIB
+from torpor.vm.home import locked
 
 log = logging.getLogger("torpor.server")
 
@@ -100,13 +101,15 @@ async def _open(
     """Open everything, each with its closing in ``stack``."""
     # First the address: nothing is touched if another server has it.
     listener = stack.enter_context(contextlib.closing(listen(settings)))
+    # And nothing of a home, be it its database or its token, while another program has it open.
+    lock = await stack.enter_async_context(locked(places.home))
     check_no_restore(places.home)
     database = await Database.open(settings.database_url(places))
     stack.push_async_callback(database.close)
     bearers = None
     if settings.authentication == "tokens":
         bearers = await stack.enter_async_context(_open_bearers(database, places.home))
-    host = await LocalHost.open(places.home, places.cache, report)
+    host = await LocalHost.open(places.home, places.cache, report, lock)
     stack.push_async_callback(host.close)
     sessions = await Sessions.open(
         database,
