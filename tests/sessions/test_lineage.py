@@ -1,5 +1,7 @@
 """Checkpoints, forks and rollbacks."""
 
+from typing import Any
+
 import pytest
 
 from tests.sessions.conftest import ANN, Service
@@ -13,6 +15,7 @@ from torpor.sessions import (
     NoRoomError,
     NotFoundError,
     RoomLimits,
+    SessionError,
 )
 from torpor.sessions.lineage import MOST_LISTED
 from torpor.sessions.room import OVERHEAD
@@ -134,6 +137,38 @@ async def test_a_fork_asked_for_twice_under_a_key_is_one(service: Service) -> No
     first = await service.sessions.fork(parent.id, ANN, count=2, key=key)
     again = await service.sessions.fork(parent.id, ANN, count=2, key=key)
     assert [c.id for c in first.children] == [c.id for c in again.children]  # type: ignore[union-attr]
+
+
+async def test_a_fork_asked_for_again_says_of_each_child_what_it_said_at_first(
+    service: Service,
+) -> None:
+    each = OVERHEAD + 128 * MIB + 10 * MIB
+    service.options["limits"] = RoomLimits(reserve=0, most=OVERHEAD + 128 * MIB + 2 * each + MIB)
+    await service.again()
+    parent = await service.ready()
+    checkpoint = await service.sessions.checkpoint(parent.id, ANN)
+    await service.sessions.open_port(parent.id, ANN, 80)
+    key = Key("k", "d")
+
+    async def said() -> tuple[list[Any], list[str]]:
+        forked = await service.sessions.fork(
+            parent.id, ANN, count=4, checkpoint=checkpoint.checkpoint, key=key
+        )
+        children = [
+            (type(child), child.plain()) if isinstance(child, SessionError) else child.id
+            for child in forked.children
+        ]
+        return children, forked.not_undone
+
+    first = await said()
+    errors = [child for child in first[0] if not isinstance(child, str)]
+    assert len(errors) == 2
+    assert {kind for kind, _ in errors} == {NoRoomError}
+    assert errors[0][1]["facts"].keys() == {"needed", "free"}
+    await service.sessions.open_port(parent.id, ANN, 8080)
+    assert await said() == first
+    await service.again()
+    assert await said() == first
 
 
 async def test_a_child_outlives_the_session_that_it_was_forked_from(service: Service) -> None:
