@@ -218,9 +218,7 @@ class Lineage:
         )
 
     async def _rolled_back(self, session: str, operation: Operation) -> RolledBack:
-        return RolledBack(
-            await self._standing.get(session), list(operation.result.get("not_undone", ()))
-        )
+        return RolledBack(await self._standing.get(session), operation.plan["not_undone"])
 
     async def _rollback(
         self, session_id: str, by: Actor, checkpoint: str, key: Key | None
@@ -240,12 +238,12 @@ class Lineage:
                 async with self._operations.noted(
                     "rollback", by, session.id, key,
                     snapshot=source.id, checkpoint=checkpoint, generation=generation, old=old,
+                    not_undone=not_undone,
                 ) as noted:  # fmt: skip
                     running = await self._lifecycle.start(session, source.id, noted, "rollback")
                     rolled = await self._standing.started(
                         session, running, noted, by, "session.rolled_back",
                         snapshot=source.id, generation=generation,
-                        result={"not_undone": not_undone},
                     )  # fmt: skip
             finally:
                 self._room.give_back(session.id)
