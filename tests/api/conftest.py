@@ -42,6 +42,11 @@ class Api:
             self.tokens[role] = (await self.bearers.make(role, role))[1]
         return self
 
+    async def again(self) -> None:
+        """Start the service anew, on what the last one has left. Its machines run on."""
+        await self.sessions.close()
+        self.sessions = await Sessions.open(self.database, self.host)
+
     async def close(self) -> None:
         """Close all of it."""
         await self.sessions.close()

@@ -96,6 +96,8 @@ class Reconciler:
         kept, ended = self._host.kept(), self._host.ended()
         for operation in unfinished:
             if operation.session in there:
+                if operation.kind == "exec":
+                    continue  # its machine knows; it is asked when the command is asked for again
                 await self._settle(operation, kept)
             await self._interrupted(operation)
         async with self._database.read() as conn:
