@@ -1,10 +1,12 @@
 """Checkpoints, forks and rollbacks."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from tests.sessions.conftest import ANN, Service
+from tests.waiting import eventually
 from torpor.sessions import (
     ConflictError,
     Defaults,
@@ -71,6 +73,29 @@ async def test_a_deleted_checkpoint_goes_unless_the_session_stands_on_it(service
     await service.sessions.pause(session.id, ANN, durable=True)
     await service.again()
     assert newer.id not in service.host.snapshots()
+
+
+async def test_a_checkpoint_goes_though_who_asked_for_it_goes_away(service: Service) -> None:
+    session = await service.ready()
+    older = await service.sessions.checkpoint(session.id, ANN, durable=True)
+    await service.sessions.checkpoint(session.id, ANN, durable=True)
+    service.host.step = 0.2
+    service.host.calls.clear()
+    asking = asyncio.create_task(
+        service.sessions.delete_checkpoint(session.id, older.checkpoint or "", ANN)
+    )
+    await eventually(lambda: asked(service), lambda calls: "remove" in calls)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    service.host.step = 0.0
+    await service.close()
+    assert older.id not in service.host.snapshots()
+    await service.open()
+
+
+async def asked(service: Service) -> list[str]:
+    """Return what was asked of the host."""
+    return list(service.host.calls)
 
 
 async def test_children_count_on_from_the_fork_and_their_own_way_from_there(

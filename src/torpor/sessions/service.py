@@ -302,7 +302,8 @@ class Sessions:
 
     async def delete_checkpoint(self, session: str, checkpoint: str, by: Actor) -> None:
         """See :meth:`Checkpoints.delete`."""
-        await self._checkpoints.delete(session, checkpoint, by)
+        work = self._checkpoints.delete(session, checkpoint, by)
+        await self._tasks.whole(work, f"deleting checkpoint {checkpoint}")
 
     async def fork(
         self,
