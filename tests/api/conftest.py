@@ -14,6 +14,8 @@ import uvicorn
 from tests.api.guests import GuestHost
 from torpor.api import create_app
 from torpor.api.bearers import Bearers
+from torpor.api.connections import Strangers
+from torpor.api.server import config_of
 from torpor.sessions import Sessions
 from torpor.settings import Settings
 from torpor.store import Database
@@ -89,12 +91,11 @@ async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @contextlib.asynccontextmanager
-async def served(api: Api) -> AsyncIterator[str]:
+async def served(api: Api, strangers: Strangers | None = None) -> AsyncIterator[str]:
     """Serve the application on a port of loopback; return where."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        api.app, log_config=None, lifespan="off", ws_ping_timeout=None, timeout_graceful_shutdown=5
-    )
+    config = config_of(api.app, strangers)
+    config.timeout_graceful_shutdown = 5
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from torpor.api.answering import Answering, answer
 from torpor.api.bearers import ANYBODY, Bearers, Caller, TokenEndedError
+from torpor.api.connections import welcome
 from torpor.api.errors import Problem, RefusedError, refused
 from torpor.api.origins import check_origin
 from torpor.api.permissions import GRANTED, Needs, Permission, needs_of
@@ -69,6 +70,7 @@ class Gate:
         try:
             caller = self._caller(scope)
             scope["state"]["caller"] = caller
+            welcome(scope["state"])
             standing = self._rates.take(caller.actor.id)
             headers = standing.headers()
             if not standing.allowed:

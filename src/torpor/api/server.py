@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import secrets
@@ -18,6 +19,7 @@ from fastapi import FastAPI
 import torpor
 from torpor.api.app import create_app
 from torpor.api.bearers import Bearers, is_valid
+from torpor.api.connections import Connection, Strangers
 from torpor.api.logs import configure_logs
 from torpor.api.supervisor import Supervisor
 from torpor.backup import Backups, check_no_restore, remove_left_copies
@@ -298,15 +300,11 @@ class _Uvicorn(uvicorn.Server):
         await asyncio.gather(*left, return_exceptions=True)
 
 
-async def _run(
-    app: FastAPI,
-    listener: socket.socket,
-    stop: Stop,
-    ready: Callable[[], None],
-) -> None:
-    """Serve requests until ``stop`` is asked for and those that are under way have ended."""
-    config = uvicorn.Config(
+def config_of(app: FastAPI, strangers: Strangers | None = None) -> uvicorn.Config:
+    """Return how uvicorn serves the application."""
+    return uvicorn.Config(
         app,
+        http=functools.partial(Connection, strangers or Strangers()),  # type: ignore[arg-type]
         log_config=None,
         access_log=False,
         server_header=False,
@@ -319,7 +317,16 @@ async def _run(
         # Who is held up reads no pongs; the kernel finds out who is dead (DEAD_MILLISECONDS).
         ws_ping_timeout=None,
     )
-    server = _Uvicorn(config, app.state.parts.closing)
+
+
+async def _run(
+    app: FastAPI,
+    listener: socket.socket,
+    stop: Stop,
+    ready: Callable[[], None],
+) -> None:
+    """Serve requests until ``stop`` is asked for and those that are under way have ended."""
+    server = _Uvicorn(config_of(app), app.state.parts.closing)
 
     async def end() -> None:
         await stop.asked.wait()
