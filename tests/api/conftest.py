@@ -14,6 +14,8 @@ import uvicorn
 from tests.api.guests import GuestHost
 from torpor.api import create_app
 from torpor.api.bearers import Bearers
+from torpor.api.connections import Strangers
+from torpor.api.server import config_of
 from torpor.sessions import Sessions
 from torpor.settings import Settings
 from torpor.store import Database
@@ -41,6 +43,11 @@ class Api:
         for role in ("viewer", "approver", "operator", "admin"):
             self.tokens[role] = (await self.bearers.make(role, role))[1]
         return self
+
+    async def again(self) -> None:
+        """Start the service anew, on what the last one has left. Its machines run on."""
+        await self.sessions.close()
+        self.sessions = await Sessions.open(self.database, self.host)
 
     async def close(self) -> None:
         """Close all of it."""
@@ -84,12 +91,11 @@ async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @contextlib.asynccontextmanager
-async def served(api: Api) -> AsyncIterator[str]:
+async def served(api: Api, strangers: Strangers | None = None) -> AsyncIterator[str]:
     """Serve the application on a port of loopback; return where."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        api.app, log_config=None, lifespan="off", ws_ping_timeout=None, timeout_graceful_shutdown=5
-    )
+    config = config_of(api.app, strangers)
+    config.timeout_graceful_shutdown = 5
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -74,7 +74,10 @@ async def test_children_for_which_there_is_no_room_are_named_one_by_one(
     taken = 100_000 * MIB - api.sessions.free_memory()
     each = taken // 2
     api.host.memory = taken + each * 3 + each // 2
-    forked = (await client.post("/sessions/one/fork", json={"count": 10})).json()
+    key = {"idempotency-key": "k"}
+    forked = (await client.post("/sessions/one/fork", json={"count": 10}, headers=key)).json()
+    again = (await client.post("/sessions/one/fork", json={"count": 10}, headers=key)).json()
+    assert again["errors"] == forked["errors"]
     assert 0 < len(forked["sessions"]) < 10
     assert len(forked["sessions"]) + len(forked["errors"]) == 10
     assert forked["errors"][0]["id"] == "no_room"

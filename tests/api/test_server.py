@@ -3,21 +3,25 @@
 import io
 import logging
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from torpor.api.logs import Lines
+from torpor.api.logs import Lines, configure_logs
 from torpor.api.server import (
     ADMIN_TOKEN,
     ListenError,
     _open_bearers,
     listen,
+    serve,
     url_of,
     write_secret,
 )
-from torpor.settings import Settings
+from torpor.settings import Places, Settings
 from torpor.store import Database
+from torpor.vm import HostError
+from torpor.vm.home import locked
 
 
 def test_an_address_that_is_taken_is_said_to_be_so() -> None:
@@ -89,3 +93,47 @@ async def test_the_first_token_is_good_only_once_somebody_can_know_it(tmp_path: 
             assert caller.role == "admin"
     finally:
         await database.close()
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """What a server logs, from here on."""
+    root, ours = logging.getLogger(), logging.getLogger("torpor")
+    handlers, levels = list(root.handlers), (root.level, ours.level)
+    stream = io.StringIO()
+    configure_logs(stream)
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+
+
+async def test_a_database_that_is_made_is_one_line_in_the_log_and_an_old_one_none(
+    tmp_path: Path, logged: io.StringIO
+) -> None:
+    for said in (["torpor.store"], []):
+        await (await Database.open(f"sqlite:///{tmp_path}/torpor.db")).close()
+        lines = logged.getvalue().splitlines()
+        assert [line.split()[2] for line in lines] == said, lines
+        logged.seek(0)
+        logged.truncate()
+
+
+def test_of_libraries_only_warnings_are_logged(logged: io.StringIO) -> None:
+    for name in ("alembic.runtime.migration", "uvicorn.error", "some.library"):
+        logging.getLogger(name).info("hello")
+        logging.getLogger(name).warning("beware")
+    logging.getLogger("torpor.server").info("here")
+    words = [line.split()[1:3] for line in logged.getvalue().splitlines()]
+    assert [level for level, _ in words] == ["WARNING"] * 3 + ["INFO"]
+
+
+async def test_nothing_of_a_home_is_touched_that_another_program_has_open(
+    tmp_path: Path, logged: io.StringIO
+) -> None:
+    home = tmp_path / "home"
+    async with locked(home):
+        with pytest.raises(HostError, match="Another program"):
+            await serve(Settings(listen="127.0.0.1:0"), Places(home, tmp_path / "cache"))
+        assert [each.name for each in home.iterdir()] == ["host.lock"]
+    assert not (tmp_path / "cache").exists()

@@ -285,9 +285,10 @@ def test_execs(double: Double, client: Client) -> None:
     double.on("GET", "sessions/b/execs/e", JSONResponse({"exec": ended}))
     double.on("POST", "sessions/b/execs/e/input", DONE)
     started = client.start_exec(
-        "b", ["sh"], stdin=True, terminal=Terminal(40, 100), timeout=1.5, keep_bytes=10
+        "b", ["sh"], stdin=True, terminal=Terminal(40, 100), timeout=1.5, keep_bytes=10, key="k1"
     )
     assert (started.id, started.pid, started.running) == ("e", 412, True)
+    assert double.one("POST", "sessions/b/execs").headers["idempotency-key"] == "k1"
     assert double.one("POST", "sessions/b/execs").said == {
         "argv": ["sh"],
         "stdin": True,

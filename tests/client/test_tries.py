@@ -91,7 +91,7 @@ def test_two_changes_have_two_keys(double: Double, client: Client) -> None:
     assert len({each.headers["idempotency-key"] for each in double.asked}) == 2
 
 
-def test_a_command_that_may_have_been_started_is_not_started_again() -> None:
+def test_a_command_that_may_have_been_run_is_not_run_again() -> None:
     with raw_server([LOST, DONE]) as server, Client(server.url) as client:
         with pytest.raises(UnreachableError, match="may have been done") as told:
             client.run("b", ["true"])
@@ -144,11 +144,15 @@ def test_a_machine_that_is_silent_is_asked_again_only_if_twice_is_once(
 ) -> None:
     silent = refusal(503, "machine_silent", "No answer.", retry_after=0)
     double.on("GET", "sessions/b", silent, JSONResponse({"session": session()}))
-    double.on("POST", "sessions/b/execs", silent)
+    started = {"exec_id": "e", "argv": ["true"], "running": True}
+    double.on("POST", "sessions/b/execs", silent, JSONResponse({"exec": started}))
+    double.on("POST", "sessions/b/sandbox/exec", silent)
     assert client.get_session("b").name == "build-7"
+    assert client.start_exec("b", ["true"]).id == "e"
+    assert len({each.headers["idempotency-key"] for each in double.asked[2:]}) == 1
     with pytest.raises(UnavailableError):
-        client.start_exec("b", ["true"])
-    assert len(double.asked) == 3
+        client.run("b", ["true"])
+    assert len(double.asked) == 5
 
 
 def test_no_room_is_told_at_once(double: Double, client: Client) -> None:

@@ -55,10 +55,22 @@ class Serving:
 
     def start(self, *flags: str, terminal: int | None = None, **environment: str) -> "Serving":
         """Start it and wait until it serves."""
+        self.program = self.begin(*flags, terminal=terminal, **environment)
+        return self.served()
+
+    def served(self) -> "Serving":
+        """Wait until it serves."""
+        self.url = until(self._presence, "server").url
+        return self
+
+    def begin(
+        self, *flags: str, terminal: int | None = None, **environment: str
+    ) -> "subprocess.Popen[bytes]":
+        """Start it."""
         own = {"stdin": terminal, "stdout": terminal, "stderr": terminal} if terminal else {
             "stderr": open(self.home.parent / "serve.log", "ab")  # noqa: SIM115
         }  # fmt: skip
-        self.program = subprocess.Popen(
+        program = subprocess.Popen(
             [*PROGRAM, "serve", "--listen", "127.0.0.1:0", *flags],
             env=self.environment | environment,
             start_new_session=True,
@@ -67,9 +79,7 @@ class Serving:
         )
         if not terminal:
             own["stderr"].close()
-        found = until(self._presence, "server")
-        self.url = found.url
-        return self
+        return program
 
     def _presence(self) -> Any:
         assert self.program is not None
@@ -195,6 +205,16 @@ def test_frozen_machines_are_gone_and_go_on_where_they_were(serving: Serving) ->
         assert before[0] <= after[0] <= before[0] + 60
         assert after[1] == before[1]
         no_number_is_missing(client, session)
+
+
+def test_of_two_that_are_started_at_once_on_an_empty_home_one_serves(serving: Serving) -> None:
+    both = [serving.begin() for _ in range(2)]
+    (refused,) = until(lambda: [each for each in both if each.poll() is not None], "refusal")
+    assert refused.returncode == 1
+    assert "Another program" in (serving.home.parent / "serve.log").read_text()
+    (serving.program,) = (each for each in both if each is not refused)
+    with serving.served().client() as client:
+        assert client.who_am_i().role == "admin"
 
 
 def test_the_second_signal_does_not_wait_for_requests(serving: Serving) -> None:

@@ -197,6 +197,27 @@ async def test_what_failed_under_a_key_is_tried_again_under_it(service: Service)
     assert await service.sessions.checkpoint(session.id, ANN, key=key) == made
 
 
+@pytest.mark.parametrize("what", ["pause", "resume"])
+async def test_what_had_nothing_to_do_does_nothing_later_under_its_key(
+    service: Service, what: str
+) -> None:
+    session = await service.ready()
+    other = {"pause": "resume", "resume": "pause"}[what]
+
+    async def do(name: str, key: Key | None = None) -> Session:
+        return await getattr(service.sessions, name)(session.id, ANN, key=key)
+
+    await do(what)
+    key = Key("k1", "digest")
+    there = await do(what, key)
+    await do(other)
+    for _ in range(2):
+        assert (await do(what, key)).status is not there.status
+        with pytest.raises(ConflictError, match="another request"):
+            await do(what, Key("k1", "other"))
+        await service.again()
+
+
 async def test_an_operation_goes_on_when_who_asked_goes_away(service: Service) -> None:
     session = await service.ready()
     service.host.step = 0.05

@@ -1,8 +1,12 @@
 """Checkpoints, forks and rollbacks."""
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from tests.sessions.conftest import ANN, Service
+from tests.waiting import eventually
 from torpor.sessions import (
     ConflictError,
     Defaults,
@@ -13,6 +17,7 @@ from torpor.sessions import (
     NoRoomError,
     NotFoundError,
     RoomLimits,
+    SessionError,
 )
 from torpor.sessions.lineage import MOST_LISTED
 from torpor.sessions.room import OVERHEAD
@@ -68,6 +73,29 @@ async def test_a_deleted_checkpoint_goes_unless_the_session_stands_on_it(service
     await service.sessions.pause(session.id, ANN, durable=True)
     await service.again()
     assert newer.id not in service.host.snapshots()
+
+
+async def test_a_checkpoint_goes_though_who_asked_for_it_goes_away(service: Service) -> None:
+    session = await service.ready()
+    older = await service.sessions.checkpoint(session.id, ANN, durable=True)
+    await service.sessions.checkpoint(session.id, ANN, durable=True)
+    service.host.step = 0.2
+    service.host.calls.clear()
+    asking = asyncio.create_task(
+        service.sessions.delete_checkpoint(session.id, older.checkpoint or "", ANN)
+    )
+    await eventually(lambda: asked(service), lambda calls: "remove" in calls)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    service.host.step = 0.0
+    await service.close()
+    assert older.id not in service.host.snapshots()
+    await service.open()
+
+
+async def asked(service: Service) -> list[str]:
+    """Return what was asked of the host."""
+    return list(service.host.calls)
 
 
 async def test_children_count_on_from_the_fork_and_their_own_way_from_there(
@@ -134,6 +162,38 @@ async def test_a_fork_asked_for_twice_under_a_key_is_one(service: Service) -> No
     first = await service.sessions.fork(parent.id, ANN, count=2, key=key)
     again = await service.sessions.fork(parent.id, ANN, count=2, key=key)
     assert [c.id for c in first.children] == [c.id for c in again.children]  # type: ignore[union-attr]
+
+
+async def test_a_fork_asked_for_again_says_of_each_child_what_it_said_at_first(
+    service: Service,
+) -> None:
+    each = OVERHEAD + 128 * MIB + 10 * MIB
+    service.options["limits"] = RoomLimits(reserve=0, most=OVERHEAD + 128 * MIB + 2 * each + MIB)
+    await service.again()
+    parent = await service.ready()
+    checkpoint = await service.sessions.checkpoint(parent.id, ANN)
+    await service.sessions.open_port(parent.id, ANN, 80)
+    key = Key("k", "d")
+
+    async def said() -> tuple[list[Any], list[str]]:
+        forked = await service.sessions.fork(
+            parent.id, ANN, count=4, checkpoint=checkpoint.checkpoint, key=key
+        )
+        children = [
+            (type(child), child.plain()) if isinstance(child, SessionError) else child.id
+            for child in forked.children
+        ]
+        return children, forked.not_undone
+
+    first = await said()
+    errors = [child for child in first[0] if not isinstance(child, str)]
+    assert len(errors) == 2
+    assert {kind for kind, _ in errors} == {NoRoomError}
+    assert errors[0][1]["facts"].keys() == {"needed", "free"}
+    await service.sessions.open_port(parent.id, ANN, 8080)
+    assert await said() == first
+    await service.again()
+    assert await said() == first
 
 
 async def test_a_child_outlives_the_session_that_it_was_forked_from(service: Service) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from tests.sessions.conftest import ANN, Service, full_disk
-from torpor.sessions import ConflictError, Sessions
+from torpor.sessions import ConflictError, Key, Sessions
 from torpor.sessions.hosts import SESSION, End
 from torpor.sessions.model import NewSession, now
 from torpor.store import operations, sessions, snapshots
@@ -116,6 +116,9 @@ async def test_a_start_that_had_come_to_its_machine_is_finished(
 ) -> None:
     session = await service.ready()
     checkpoint = await service.sessions.checkpoint(session.id, ANN)
+    await service.sessions.open_port(session.id, ANN, 80)
+    reached_out = await service.sessions.events.last()
+    key = Key("k", "d")
     real = service.host.start
 
     async def start(*args, **kwargs):  # type: ignore[no-untyped-def]
@@ -126,9 +129,9 @@ async def test_a_start_that_had_come_to_its_machine_is_finished(
         await service.sessions.pause(session.id, ANN)
     service.host.start = start  # type: ignore[method-assign]
     cut_off = (
-        service.sessions.resume(session.id, ANN)
+        service.sessions.resume(session.id, ANN, key=key)
         if kind == "resume"
-        else service.sessions.rollback(session.id, ANN, checkpoint.checkpoint or "")
+        else service.sessions.rollback(session.id, ANN, checkpoint.checkpoint or "", key=key)
     )
     with pytest.raises(Killed):
         await cut_off
@@ -138,6 +141,11 @@ async def test_a_start_that_had_come_to_its_machine_is_finished(
     assert after.status is Status.READY
     assert service.host.machines() == [after.machine]
     assert after.machine != session.machine
+    if kind == "rollback":
+        again = await service.sessions.rollback(
+            session.id, ANN, checkpoint.checkpoint or "", key=key
+        )
+        assert (again.session, again.not_undone) == (after, [reached_out])
 
 
 @pytest.mark.parametrize("kind", ["create", "fork"])

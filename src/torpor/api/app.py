@@ -28,10 +28,11 @@ from torpor.api import (
     sessions,
     tokens,
 )
+from torpor.api.answering import answer
 from torpor.api.audit import Audit
 from torpor.api.bearers import Bearers
 from torpor.api.errors import UNFORESEEN, answer_body, problem_of
-from torpor.api.gate import Gate, answer
+from torpor.api.gate import Gate
 from torpor.api.metrics import Metrics
 from torpor.api.rates import Rates
 from torpor.api.requests import Requests

@@ -15,7 +15,7 @@ from torpor.api.streaming import EVENT_STREAM, Stream, begun, event_stream, fram
 from torpor.api.uploads import body_pieces
 from torpor.api.wiring import Agent, By, Server, SessionId, note
 from torpor.sessions import Sessions
-from torpor.sessions.execs import LOST
+from torpor.sessions.following import LOST
 from torpor.sessions.model import Actor
 from torpor.vm import GuestAgent, Packing, readable
 

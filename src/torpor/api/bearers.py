@@ -1,7 +1,10 @@
 """Whom bearer tokens stand for. How they look, and that they are compared in constant time, is
 :mod:`torpor.store.bearer`'s."""
 
-from collections.abc import Callable
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -26,6 +29,18 @@ ANYBODY = Caller(Actor("local", "local"), "admin")
 """Who everybody is where no authentication is asked for."""
 
 
+class TokenEndedError(Exception):
+    """A token was revoked, or has expired, while something was under way with it."""
+
+
+@dataclass(frozen=True)
+class _UnderWay:
+    """Something that a token has under way: ``limit`` cuts it off."""
+
+    task: asyncio.Task[None] | None
+    limit: asyncio.Timeout
+
+
 class Bearers:
     """The tokens of this server. They are few, and asked for with every request, so they are kept
     in memory; nobody else changes the database."""
@@ -34,6 +49,7 @@ class Bearers:
         self._database = database
         self._known = {each.id: each for each in known}
         self._used: dict[str, datetime] = {}
+        self._under_way: defaultdict[str, set[_UnderWay]] = defaultdict(set)
 
     @classmethod
     async def open(cls, database: Database) -> "Bearers":
@@ -53,6 +69,34 @@ class Bearers:
             return None
         self._used[token.id] = datetime.now(UTC)
         return Caller(Actor(token.id, token.name), token.role)
+
+    @asynccontextmanager
+    async def while_valid(self, token_id: str) -> AsyncIterator[None]:
+        """Have a block end with a token: if that is revoked or expires, what the block awaits is
+        cancelled, and :exc:`TokenEndedError` raised."""
+        expires = self._known[token_id].expires_at
+        left = None if expires is None else (expires - datetime.now(UTC)).total_seconds()
+        limit = asyncio.timeout(left)
+        mine = _UnderWay(asyncio.current_task(), limit)
+        try:
+            async with limit:
+                self._under_way[token_id].add(mine)
+                yield
+        except TimeoutError:
+            if limit.expired():
+                raise TokenEndedError from None
+            raise
+        finally:
+            self._under_way[token_id].discard(mine)
+            if not self._under_way[token_id]:
+                del self._under_way[token_id]
+
+    def _end_all(self, token_id: str) -> None:
+        """Cut off all that a token has under way, but the revocation itself."""
+        moment = asyncio.get_running_loop().time()
+        for each in self._under_way.get(token_id, ()):
+            if each.task is not asyncio.current_task() and not each.limit.expired():
+                each.limit.reschedule(moment)
 
     async def make(
         self,
@@ -75,12 +119,14 @@ class Bearers:
         return token, new.text
 
     async def revoke(self, token_id: str) -> Token | None:
-        """Make a token worthless from now on; return it, None if there is none of this id."""
+        """Make a token worthless from now on, and end all that it has under way; return it, None if
+        there is none of this id."""
         token = self._known.get(token_id)
         if token is None:
             return None
         revoked = replace(token, revoked_at=token.revoked_at or datetime.now(UTC))
         self._known[token_id] = revoked  # from this moment on, however long the writing takes
+        self._end_all(token_id)
         # It is written each time: the time before, the database may have refused it.
         async with self._database.write() as conn:
             await tokens.update(conn, token_id, revoked_at=revoked.revoked_at)

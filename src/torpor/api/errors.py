@@ -258,6 +258,11 @@ def complaint(each: Mapping[str, Any]) -> str:
     return f"{kind}{name!r}: {why[:1].lower()}{why[1:]}" if name else why
 
 
+def close_code(problem: Problem) -> int:
+    """Return the code with which a WebSocket is closed after a problem."""
+    return 4000 + problem.status
+
+
 def answer_body(problem: Problem, scope: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body with which a request is answered."""
     return problem.body(request_id_of(scope))

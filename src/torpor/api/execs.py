@@ -25,9 +25,9 @@ from torpor.api.schemas.execs import (
 )
 from torpor.api.streaming import unless_gone
 from torpor.api.uploads import body_pieces
-from torpor.api.wiring import By, Server, Service, SessionId
+from torpor.api.wiring import By, Idempotency, Server, Service, SessionId
 from torpor.sessions import Following, Sessions
-from torpor.sessions.execs import Item, no_command
+from torpor.sessions.following import Item, no_command
 from torpor.sessions.model import Actor
 from torpor.vm import Exit, KnownCommand, Terminal
 
@@ -129,7 +129,9 @@ def _text(data: bytes, cut: bool) -> tuple[str, bool]:
     summary="Start a command",
 )
 @needs(Permission.USE)
-async def start_exec(service: Service, session_id: SessionId, by: By, body: StartBody) -> OneExec:
+async def start_exec(
+    service: Service, session_id: SessionId, by: By, key: Idempotency, body: StartBody
+) -> OneExec:
     """Torpor: start a command in a session. A paused session is woken for it.
 
     The command belongs to the machine: it runs on when nobody follows it, stands still while the
@@ -140,6 +142,7 @@ async def start_exec(service: Service, session_id: SessionId, by: By, body: Star
         session_id,
         by,
         body.words,
+        key=key,
         env=body.env,
         workdir=body.workdir,
         user=body.user,

@@ -20,7 +20,7 @@ from torpor.api.sockets import Socket, check_parameters, chosen_protocol, serve_
 from torpor.api.streaming import EVENT_STREAM, event_stream, frame
 from torpor.api.wiring import By, Found, Server
 from torpor.sessions import Following, Paused, Sessions
-from torpor.sessions.execs import Item
+from torpor.sessions.following import Item
 from torpor.sessions.model import Actor
 from torpor.store.records import Status
 from torpor.vm import STDERR, Exit, Gap, Output, Terminal

@@ -3,17 +3,21 @@
 It stands before routing and before anything is read or looked up. So who has no valid token gets
 the same answer for every path, in the same time, whether or not there is such a session, and wakes
 nothing.
+
+And whatever a token has under way ends with the token, streams of all kinds and transfers too.
 """
 
+import contextlib
 from collections.abc import Sequence
-from typing import Any
+from contextlib import AbstractAsyncContextManager
 
-from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from torpor.api.bearers import ANYBODY, Bearers, Caller
-from torpor.api.errors import Problem, RefusedError, answer_body, refused
+from torpor.api.answering import Answering, answer
+from torpor.api.bearers import ANYBODY, Bearers, Caller, TokenEndedError
+from torpor.api.connections import welcome
+from torpor.api.errors import Problem, RefusedError, refused
 from torpor.api.origins import check_origin
 from torpor.api.permissions import GRANTED, Needs, Permission, needs_of
 from torpor.api.rates import Rates
@@ -28,6 +32,15 @@ UNKNOWN = Problem(
     "This request needs a valid token.",
     todo="Send the header `Authorization: Bearer <token>`; `torpor token create` makes tokens.",
     headers={"WWW-Authenticate": "Bearer"},
+)
+ENDED = Problem(
+    401,
+    "unauthorized",
+    "The token of this request was revoked, or has expired, while the request was under way.",
+    state="What the request had begun, a command or an operation, goes on.",
+    todo="Ask again with a valid token.",
+    # Of a body that is still coming nothing more is taken.
+    headers={**UNKNOWN.headers, "Connection": "close"},
 )
 
 
@@ -57,6 +70,7 @@ class Gate:
         try:
             caller = self._caller(scope)
             scope["state"]["caller"] = caller
+            welcome(scope["state"])
             standing = self._rates.take(caller.actor.id)
             headers = standing.headers()
             if not standing.allowed:
@@ -77,13 +91,17 @@ class Gate:
             await answer(error.problem, scope, receive, send, headers)
             return
 
-        async def with_standing(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                more = [(name.encode(), value.encode()) for name, value in headers.items()]
-                message["headers"] = [*message["headers"], *more]
-            await send(message)
+        answering = Answering(scope, send, headers)
+        try:
+            async with self._while_valid(caller):
+                await self._app(scope, receive, answering.send)
+        except TokenEndedError:
+            await answering.cut_off(ENDED, receive)
 
-        await self._app(scope, receive, with_standing)
+    def _while_valid(self, caller: Caller) -> AbstractAsyncContextManager[None]:
+        if self._bearers is None:
+            return contextlib.nullcontext()
+        return self._bearers.while_valid(caller.actor.id)
 
     def _caller(self, scope: Scope) -> Caller:
         if self._bearers is None:
@@ -152,22 +170,3 @@ def _limited(scope: Scope, receive: Receive, most: int) -> Receive:
         return message
 
     return limited
-
-
-async def answer(
-    problem: Problem,
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-    headers: dict[str, str] | None = None,
-) -> None:
-    """Answer a request with a problem; a WebSocket that is not yet accepted too."""
-    scope["state"]["problem"] = problem.id
-    body: dict[str, Any] = answer_body(problem, scope)
-    response = JSONResponse(body, problem.status, {**problem.headers, **(headers or {})})
-    if scope["type"] == "http":
-        await response(scope, receive, send)
-    elif "websocket.http.response" in scope.get("extensions", {}):
-        await response(scope, receive, send)  # starlette sends it as a denial
-    else:
-        await send({"type": "websocket.close", "code": 1008, "reason": problem.message})

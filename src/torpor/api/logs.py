@@ -6,9 +6,6 @@ import sys
 import time
 from typing import IO
 
-QUIET = ("uvicorn", "uvicorn.error", "asyncio", "aiosqlite", "sqlalchemy")
-"""Loggers of libraries, of which only warnings are of interest."""
-
 
 class Lines(logging.Formatter):
     """Writes a record as one line. A value that could be mistaken for more is quoted, so that no
@@ -42,11 +39,11 @@ def _value(value: object) -> str:
 
 
 def configure_logs(stream: IO[str] | None = None) -> None:
-    """Have everything that is logged from now on written to ``stream``, standard error if None."""
+    """Have everything that is logged from now on written to ``stream``, standard error if None; of
+    libraries warnings alone."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(Lines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.INFO)
-    for name in QUIET:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    root.setLevel(logging.WARNING)
+    logging.getLogger("torpor").setLevel(logging.INFO)

@@ -12,7 +12,7 @@ from torpor.api.routes import SESSION, router
 from torpor.api.sockets import Socket, check_parameters, chosen_protocol, serve_socket
 from torpor.api.wiring import By, Server, SessionId, note
 from torpor.sessions import Sessions
-from torpor.sessions.execs import LOST
+from torpor.sessions.following import LOST
 from torpor.sessions.model import Actor
 from torpor.vm import Connection, Gap
 

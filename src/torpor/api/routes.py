@@ -11,10 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from torpor.api.bodies import JSON_TYPES, StrictRequest, media_type, unsupported
-from torpor.api.errors import RefusedError, invalid
+from torpor.api.errors import RefusedError, invalid, refused
 from torpor.api.schemas.body import Error
 
 BASE = "/v2/agents"
+IDEMPOTENCY = "Idempotency-Key"
+"""The header with the key of a call that is done once, however often it is asked for."""
 SESSION = "/sessions/{session_id}"
 
 _SAID = {
@@ -70,8 +72,8 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 class Route(APIRoute):
-    """A route that refuses query parameters it does not know, and JSON that is not strict. What is
-    None is left out of its answers."""
+    """A route that refuses query parameters and keys that it does not know, and JSON that is not
+    strict. What is None is left out of its answers."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
         kwargs |= {"operation_id": endpoint.__name__, "response_model_exclude_none": True}
@@ -81,6 +83,7 @@ class Route(APIRoute):
             for each in get_flat_params(self.dependant)
             if isinstance(each.field_info, Query)
         }
+        self._takes_key = IDEMPOTENCY in {each.alias for each in get_flat_params(self.dependant)}
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return what serves a request."""
@@ -88,6 +91,7 @@ class Route(APIRoute):
 
         async def strictly(request: Request) -> Response:
             self._check_parameters(request)
+            self._check_key(request)
             if self.body_field is not None and _has_body(request):
                 said = request.headers.get("content-type", "")
                 if media_type(said) not in JSON_TYPES:
@@ -109,6 +113,16 @@ class Route(APIRoute):
         ]
         if wrong:
             raise RefusedError(invalid(wrong))
+
+    def _check_key(self, request: Request) -> None:
+        """Refuse the key that a call does not keep: whoever sends one counts on it."""
+        if request.method == "POST" and not self._takes_key and IDEMPOTENCY in request.headers:
+            raise refused(
+                400,
+                "invalid_request",
+                f"This call takes no {IDEMPOTENCY}: asked for twice, it is done twice.",
+                todo="Leave the header out.",
+            )
 
 
 def _has_body(request: Request) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import secrets
@@ -18,6 +19,7 @@ from fastapi import FastAPI
 import torpor
 from torpor.api.app import create_app
 from torpor.api.bearers import Bearers, is_valid
+from torpor.api.connections import Connection, Strangers
 from torpor.api.logs import configure_logs
 from torpor.api.supervisor import Supervisor
 from torpor.backup import Backups, check_no_restore, remove_left_copies
@@ -29,6 +31,7 @@ from torpor.settings.presence import announce, withdraw
 from torpor.store import Database
 from torpor.store.errors import StoreError
 from torpor.vm import MIB
+from torpor.vm.home import locked
 
 log = logging.getLogger("torpor.server")
 
@@ -100,13 +103,15 @@ async def _open(
     """Open everything, each with its closing in ``stack``."""
     # First the address: nothing is touched if another server has it.
     listener = stack.enter_context(contextlib.closing(listen(settings)))
+    # And nothing of a home, be it its database or its token, while another program has it open.
+    lock = await stack.enter_async_context(locked(places.home))
     check_no_restore(places.home)
     database = await Database.open(settings.database_url(places))
     stack.push_async_callback(database.close)
     bearers = None
     if settings.authentication == "tokens":
         bearers = await stack.enter_async_context(_open_bearers(database, places.home))
-    host = await LocalHost.open(places.home, places.cache, report)
+    host = await LocalHost.open(places.home, places.cache, report, lock)
     stack.push_async_callback(host.close)
     sessions = await Sessions.open(
         database,
@@ -295,15 +300,11 @@ class _Uvicorn(uvicorn.Server):
         await asyncio.gather(*left, return_exceptions=True)
 
 
-async def _run(
-    app: FastAPI,
-    listener: socket.socket,
-    stop: Stop,
-    ready: Callable[[], None],
-) -> None:
-    """Serve requests until ``stop`` is asked for and those that are under way have ended."""
-    config = uvicorn.Config(
+def config_of(app: FastAPI, strangers: Strangers | None = None) -> uvicorn.Config:
+    """Return how uvicorn serves the application."""
+    return uvicorn.Config(
         app,
+        http=functools.partial(Connection, strangers or Strangers()),  # type: ignore[arg-type]
         log_config=None,
         access_log=False,
         server_header=False,
@@ -316,7 +317,16 @@ async def _run(
         # Who is held up reads no pongs; the kernel finds out who is dead (DEAD_MILLISECONDS).
         ws_ping_timeout=None,
     )
-    server = _Uvicorn(config, app.state.parts.closing)
+
+
+async def _run(
+    app: FastAPI,
+    listener: socket.socket,
+    stop: Stop,
+    ready: Callable[[], None],
+) -> None:
+    """Serve requests until ``stop`` is asked for and those that are under way have ended."""
+    server = _Uvicorn(config_of(app), app.state.parts.closing)
 
     async def end() -> None:
         await stop.asked.wait()

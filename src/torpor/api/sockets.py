@@ -9,7 +9,14 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from torpor.api.errors import UNFORESEEN, RefusedError, invalid, problem_of
+from torpor.api.errors import (
+    UNFORESEEN,
+    RefusedError,
+    answer_body,
+    close_code,
+    invalid,
+    problem_of,
+)
 from torpor.api.gate import PROTOCOL
 from torpor.api.requests import request_id_of
 from torpor.api.streaming import KEEPALIVE_SECONDS, first_of
@@ -86,10 +93,8 @@ async def serve_socket(
             log.exception("request %s failed", request_id_of(websocket.scope))
             problem = UNFORESEEN
         websocket.scope["state"]["problem"] = problem.id
-        code, reason = 4000 + problem.status, problem.id
-        await _quietly(
-            Socket(websocket).say(type="error", **problem.body(request_id_of(websocket.scope)))
-        )
+        code, reason = close_code(problem), problem.id
+        await _quietly(Socket(websocket).say(type="error", **answer_body(problem, websocket.scope)))
     await _quietly(websocket.close(code, reason))
 
 

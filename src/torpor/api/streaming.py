@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from torpor.api.errors import UNFORESEEN, problem_of
+from torpor.api.errors import UNFORESEEN, Problem, answer_body, problem_of
 from torpor.api.requests import request_id_of
 
 log = logging.getLogger("torpor.api")
@@ -126,6 +126,11 @@ def frame(event: str | None, data: Any, event_id: str | None = None) -> bytes:
     return "\n".join((*lines, "", "")).encode(errors="backslashreplace")
 
 
+def error_frame(problem: Problem, scope: Scope) -> bytes:
+    """Return the last event of a stream that ends with a problem."""
+    return frame("error", {"error": {**answer_body(problem, scope), "http_code": problem.status}})
+
+
 def comment(words: str) -> bytes:
     """Return a line of a stream that readers skip."""
     return f": {words}\n\n".encode()
@@ -171,9 +176,7 @@ def event_stream(
             known = problem_of(error)
             if known is None:
                 log.exception("request %s failed", request_id_of(request.scope))
-            problem = known or UNFORESEEN
-            body = problem.body(request_id_of(request.scope))
-            yield frame("error", {"error": {**body, "http_code": problem.status}})
+            yield error_frame(known or UNFORESEEN, request.scope)
 
     return Stream(told(), EVENT_STREAM, headers=_NO_STORE, closing=closing)
 

@@ -11,6 +11,7 @@ from starlette.requests import HTTPConnection, Request
 
 from torpor.api.bearers import Bearers, Caller
 from torpor.api.metrics import Metrics
+from torpor.api.routes import IDEMPOTENCY
 from torpor.backup import Backups
 from torpor.sessions import Sessions
 from torpor.sessions.model import Actor, Key
@@ -77,7 +78,7 @@ async def _key(
     said: Annotated[
         str | None,
         Header(
-            alias="Idempotency-Key",
+            alias=IDEMPOTENCY,
             min_length=1,
             max_length=255,
             description="Torpor: what is asked for again with the same key is not done again; the"

@@ -6,8 +6,8 @@
 """
 
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +34,7 @@ from torpor.store.ulids import Ulids
 from torpor.vm import SnapshotError
 from torpor.vm.base import count_and_digest
 from torpor.vm.export import Report, silent
-from torpor.vm.home import take_lock
+from torpor.vm.home import locked
 from torpor.vm.importing import import_snapshot
 from torpor.vm.piece_writer import PieceWriter
 from torpor.vm.stoppable import stoppable
@@ -63,7 +63,7 @@ async def restore(
     :exc:`BackupError`, :exc:`torpor.vm.VmError`, :exc:`torpor.store.errors.StoreError` and OSError;
     nothing of the backup is there then.
     """
-    async with _locked(home):
+    async with locked(home):
         staging = Staging(home, database)
         if staging.complete:
             told = TypeAdapter(tuple[About, Summary]).validate_json(staging.told())
@@ -86,16 +86,6 @@ async def restore(
             staging.abandon()
         staging.finish()
         return Restored(*told)
-
-
-@asynccontextmanager
-async def _locked(home: Path) -> AsyncIterator[None]:
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = await take_lock(home, wait=False)
-    try:
-        yield
-    finally:
-        os.close(lock)
 
 
 class _Unpacking:

@@ -83,7 +83,7 @@ def revoke_token(
     token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id.")],
     host: Host = None,
 ) -> None:
-    """End a token; who uses it is refused from now on."""
+    """End a token; who uses it is refused from now on, in the middle of a stream too."""
     ask(host, lambda client: client.revoke_token(token_id))
     typer.echo(f"Token {token_id} is revoked.")
 

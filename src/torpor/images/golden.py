@@ -68,10 +68,12 @@ class Maker:
         """The store of golden snapshots, to thaw from."""
         return Store(self.home)
 
-    async def open_host(self, home: Path, *, clock: Callable[[], int] = time.time_ns) -> Host:
+    async def open_host(
+        self, home: Path, *, clock: Callable[[], int] = time.time_ns, lock: int | None = None
+    ) -> Host:
         """Open the host of another directory, which thaws from the golden snapshots.
 
-        Raises as :meth:`Host.open`.
+        ``lock`` and what is raised are as of :meth:`Host.open`.
         """
         return await Host.open(
             home,
@@ -81,6 +83,7 @@ class Maker:
             agent=self.parts.agent,
             kernels=self.kernels,
             clock=clock,
+            lock=lock,
         )
 
 

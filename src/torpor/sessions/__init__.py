@@ -16,7 +16,8 @@ from torpor.sessions.errors import (
     NotFoundError,
     SessionError,
 )
-from torpor.sessions.execs import Execs, Following, Paused, Ran, Resumed, Started
+from torpor.sessions.execs import Execs, Ran, Started
+from torpor.sessions.following import Following, Paused, Resumed
 from torpor.sessions.hosts import Facts, MachineHost
 from torpor.sessions.local import LocalHost
 from torpor.sessions.model import (

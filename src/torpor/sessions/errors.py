@@ -3,6 +3,7 @@
 Each error says what happened, what state things are in now, and what to do, in this order.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -21,6 +22,17 @@ class SessionError(Exception):
         self.todo = todo
         self.code = code or type(self).code
         self.facts = facts
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data, of which :func:`error_of` makes it again."""
+        return {
+            "kind": type(self).__name__,
+            "happened": self.happened,
+            "state": self.state,
+            "todo": self.todo,
+            "code": self.code,
+            "facts": self.facts,
+        }
 
 
 class NotFoundError(SessionError):
@@ -58,3 +70,28 @@ class DestroyedError(NotFoundError):
     """The session has been destroyed, or is being."""
 
     code = "destroyed"
+
+
+_KINDS: Mapping[str, type[SessionError]] = {
+    kind.__name__: kind
+    for kind in (
+        NotFoundError,
+        InvalidError,
+        ConflictError,
+        NoRoomError,
+        FailedError,
+        DestroyedError,
+    )
+}
+
+
+def error_of(said: Mapping[str, Any]) -> SessionError:
+    """Return the error that :meth:`SessionError.plain` has told of."""
+    kind = _KINDS.get(said["kind"], SessionError)
+    return kind(
+        said["happened"],
+        state=said["state"],
+        todo=said["todo"],
+        code=said["code"],
+        **said["facts"],
+    )

@@ -1,42 +1,38 @@
 """Commands in sessions. They belong to the machine: they go on over pauses, lost connections and
-restarts of the server, and whoever follows one is attached to it again.
+restarts of the server.
 """
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torpor.sessions.errors import ConflictError, FailedError, NotFoundError
+from torpor.sessions.errors import ConflictError, FailedError
 from torpor.sessions.events import Events
-from torpor.sessions.model import Actor
-from torpor.sessions.use import InUse, Uses
+from torpor.sessions.following import LOST, TRIES, Following, no_command
+from torpor.sessions.model import Actor, Key
+from torpor.sessions.operations import Noted, Operations
+from torpor.sessions.tasks import Tasks
+from torpor.sessions.use import Uses
+from torpor.store.database import Transaction
 from torpor.store.errors import StoreError
+from torpor.store.records import Operation
 from torpor.vm import (
     STDERR,
-    ChannelLostError,
     Exec,
     Exit,
-    Gap,
     GuestAgent,
     GuestError,
     KnownCommand,
-    MachineDiedError,
     Output,
-    RebootedError,
     Terminal,
     VmError,
 )
 
 logger = logging.getLogger("torpor.sessions")
-
-LOST = (ChannelLostError, MachineDiedError)
-"""What a request to an agent ends with when its machine is paused, or gone."""
-TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -61,204 +57,134 @@ class Ran:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Paused:
-    """The session of a command that is followed was paused; the command stands still."""
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """It runs again, and so does the command."""
-
-
-Item = Output | Gap | Paused | Resumed | Exit
-
-
-class Following:
-    """One command that is followed, over pauses. Made by :meth:`Execs.follow`."""
-
-    def __init__(
-        self,
-        uses: Uses,
-        session: str,
-        by: Actor,
-        exec_: Exec,
-        *,
-        attached: bool = False,
-        waits: bool = True,
-    ) -> None:
-        self._uses = uses
-        self._session = session
-        self._by = by
-        self._exec = exec_
-        self._waits = waits
-        self._attached = asyncio.Event()
-        if attached:
-            self._attached.set()
-
-    @property
-    def id(self) -> str:
-        """The command's id."""
-        return self._exec.id
-
-    async def items(self) -> AsyncIterator[Item]:
-        """Yield what it writes, and its exit as the last; a pause is told, and waited through.
-
-        Raises :exc:`NotFoundError` if there is no such command, :exc:`ConflictError` if the session
-        was rolled back to before where this was, or has failed.
-        """
-        with self._uses.counted(self._session) if self._waits else contextlib.nullcontext():
-            async for item in self._items():
-                self._uses.touch(self._session)
-                yield item
-
-    async def _items(self) -> AsyncIterator[Item]:
-        stood_still = False
-        tries = 0
-        while True:
-            try:
-                if not self._attached.is_set():
-                    await self._attach(await self._uses.attached(self._session))
-                if stood_still:
-                    stood_still = False
-                    yield Resumed()
-                async for item in self._exec.output():
-                    tries = 0
-                    yield item
-            except RebootedError as error:
-                raise ConflictError(
-                    f"Command {self.id} ended with its machine, which was rebooted from inside."
-                ) from error
-            except LOST as error:
-                self._attached.clear()
-                tries += 1
-                if tries > TRIES:
-                    raise FailedError(f"Command {self.id} cannot be followed: {error}") from error
-                if not stood_still and await self._uses.paused(self._session):
-                    stood_still = True
-                    yield Paused()
-                continue
-            assert self._exec.exit is not None
-            yield self._exec.exit
-            return
-
-    async def _attach(self, found: InUse) -> None:
-        try:
-            await self._exec.attach(found.agent.channel)
-        except GuestError as error:
-            if error.code == "ENOENT":
-                raise no_command(self.id) from error
-            if error.code == "ESTALE":
-                raise ConflictError(
-                    f"Command {self.id} stands at an earlier point than what was read of it: its"
-                    " session was rolled back.",
-                    todo="Follow it anew.",
-                ) from error
-            raise
-        self._attached.set()
-
-    async def write(self, data: bytes) -> None:
-        """Give it input; a paused session is woken. Raises :exc:`GuestError` (EPIPE) once the
-        command has ended, and as :meth:`Uses.use`."""
-        sent = self._exec.written
-        end = sent + len(data)
-        while sent < end:
-            await self._uses.running(self._session, self._by)
-            await self._attached.wait()
-            try:
-                await self._exec.write(data[len(data) - (end - sent) :])
-            except LOST:
-                self._attached.clear()
-            sent = self._exec.written
-
-    async def close_input(self) -> None:
-        """Tell it that its input ends here; a paused session is woken."""
-        await self._uses.running(self._session, self._by)
-        await self._attached.wait()
-        await self._exec.close_stdin()
-
-    async def all_taken(self) -> None:
-        """Wait until the command has been given all that :meth:`write` has accepted, over pauses
-        too: then it is not lost when this is left. Raises as :meth:`write`."""
-        while True:
-            await self._uses.running(self._session, self._by)
-            await self._attached.wait()
-            try:
-                await self._exec.all_taken()
-            except LOST:
-                self._attached.clear()
-            else:
-                return
-
-    def leave(self) -> None:
-        """Stop following; the command runs on."""
-        self._exec.detach()
-
-
 class Execs:
     """Starts commands in sessions, and follows them."""
 
-    def __init__(self, uses: Uses, events: Events) -> None:
+    def __init__(self, uses: Uses, events: Events, operations: Operations, tasks: Tasks) -> None:
         self._uses = uses
         self._events = events
+        self._operations = operations
+        self._tasks = tasks
 
-    async def start(self, session: str, by: Actor, argv: Sequence[str], **options: Any) -> Started:
-        """Start a command; ``options`` are those of :meth:`InUse.command`. Raises as
-        :meth:`Uses.use`, and :exc:`GuestError`, for example ENOENT if there is no such program."""
-        with self._uses.counted(session):
-            running = await self._start(session, by, argv, options)
+    # Starting
+
+    async def start(
+        self,
+        session: str,
+        by: Actor,
+        argv: Sequence[str],
+        *,
+        key: Key | None = None,
+        **options: Any,
+    ) -> Started:
+        """Start a command; ``options`` are those of :meth:`InUse.command`.
+
+        With a ``key`` it is started once, however often it is asked for. Raises as
+        :meth:`Uses.use`, and :exc:`GuestError`, for example ENOENT if there is no such program.
+        """
+        if key is None:
+            running = await self._start_whole(session, by, argv, options)
             running.detach()
             return Started(running.id, running.pid)
+        return await self._operations.once(
+            f"starting a command in {session}",
+            by,
+            key,
+            lambda: self._start_new(session, by, key, argv, options),
+            _started_before,
+            lambda operation: self._go_on(operation, by, argv, options),
+        )
 
-    async def _start(
+    async def _start_new(
+        self, session: str, by: Actor, key: Key, argv: Sequence[str], options: dict[str, Any]
+    ) -> Started:
+        exec_id = new_exec_id()
+        async with self._operations.noted("exec", by, session, key, exec_id=exec_id) as noted:
+            return await self._start_noted(noted, by, argv, options)
+
+    async def _go_on(
+        self, operation: Operation, by: Actor, argv: Sequence[str], options: dict[str, Any]
+    ) -> Started:
+        """Start a command of which nobody knows whether it was started: the machine does."""
+        async with self._operations.under_way(operation, by) as noted:
+            noted.happened = True
+            return await self._start_noted(noted, by, argv, options)
+
+    async def _start_noted(
+        self, noted: Noted, by: Actor, argv: Sequence[str], options: dict[str, Any]
+    ) -> Started:
+        session, exec_id = noted.record.session or "", noted.record.plan["exec_id"]
+        with self._uses.counted(session):
+            running = await self._start(session, by, argv, options, exec_id, noted)
+            running.detach()
+
+            async def write(conn: Transaction) -> None:
+                told = _told(exec_id, argv, options)
+                await self._events.append(conn, "exec.started", session, by, **told)
+                await noted.done(conn, exec_id=exec_id, pid=running.pid)
+
+            await self._operations.written(write, noted)
+        self._events.tell(session)
+        return Started(exec_id, running.pid)
+
+    async def _start_whole(
         self, session: str, by: Actor, argv: Sequence[str], options: dict[str, Any]
     ) -> Exec:
-        """Start a command once, whatever happens to the machine while it is being started."""
-        exec_id = secrets.token_hex(8)
-        for turn in range(TRIES):
-            found = await self._uses.running(session, by)
+        """Start a command and tell of it, also if whoever asked goes away."""
+        work = self._start_told(session, by, argv, options)
+        starting = self._tasks.start(work, f"starting a command in {session}")
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_leave)
+            raise
+
+    async def _start_told(
+        self, session: str, by: Actor, argv: Sequence[str], options: dict[str, Any]
+    ) -> Exec:
+        with self._uses.counted(session):
+            running = await self._start(session, by, argv, options, new_exec_id())
             try:
-                running = await self._started(found, exec_id, argv, options, again=turn > 0)
-            except LOST:
-                continue
-            try:
-                await self._events.add(
-                    "exec.started", session, by, exec_id=exec_id, argv=list(argv)[:100],
-                    terminal=options.get("terminal") is not None,
-                )  # fmt: skip
+                told = _told(running.id, argv, options)
+                await self._events.add("exec.started", session, by, **told)
             except StoreError as error:
                 # Whoever was told that nothing was done would do it once more.
                 logger.error(
-                    "command %s of %s was started and not noted: %s", exec_id, by.id, error
+                    "command %s of %s was started and not noted: %s", running.id, by.id, error
                 )
             except BaseException:
                 running.detach()  # it would wait for a reader
                 raise
             return running
+
+    async def _start(
+        self,
+        session: str,
+        by: Actor,
+        argv: Sequence[str],
+        options: dict[str, Any],
+        exec_id: str,
+        noted: Noted | None = None,
+    ) -> Exec:
+        """Start a command once, whatever happens to the machine while it is being started: one
+        that knows the id starts nothing, and answers with the command that it has."""
+        for _ in range(TRIES):
+            found = await self._uses.running(session, by)
+            command = found.command(argv, **options)
+            if noted is not None:
+                noted.happened = True
+            try:
+                return await Exec.start(found.agent.channel, command, exec_id)
+            except GuestError:
+                if noted is not None:
+                    noted.happened = False
+                raise
+            except LOST:
+                continue
         raise FailedError(
             f"A command could not be started: session {session} was paused again and again.",
             state="It may have been started; `torpor show` lists its commands.",
         )
-
-    async def _started(
-        self,
-        found: InUse,
-        exec_id: str,
-        argv: Sequence[str],
-        options: dict[str, Any],
-        *,
-        again: bool,
-    ) -> Exec:
-        channel = found.agent.channel
-        if again:  # perhaps only the answer was lost
-            running = Exec(exec_id)
-            try:
-                await running.attach(channel)
-                return running
-            except GuestError as error:
-                if error.code != "ENOENT":
-                    raise
-        return await Exec.start(channel, found.command(argv, **options), exec_id)
 
     async def run(
         self,
@@ -273,7 +199,8 @@ class Execs:
         """Run a command to its end, over pauses too. Raises as :meth:`start`."""
         began = time.monotonic()
         with self._uses.counted(session):
-            running = await self._start(session, by, argv, {**options, "stdin": bool(stdin)})
+            wanted = {**options, "stdin": bool(stdin)}
+            running = await self._start_whole(session, by, argv, wanted)
             following = Following(self._uses, session, by, running, attached=True)
             try:
                 return await self._collect(following, stdin, most, began)
@@ -362,9 +289,21 @@ class Execs:
             raise FailedError(f"Session {session} was paused again and again.")
 
 
-def no_command(exec_id: str) -> NotFoundError:
-    """Return the error of a command that a session does not know."""
-    return NotFoundError(
-        f"There is no command {exec_id!r} in this session.",
-        todo="It may be from before a rollback or a reboot.",
-    )
+def new_exec_id() -> str:
+    """Return an id for a command."""
+    return secrets.token_hex(8)
+
+
+def _told(exec_id: str, argv: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the event of a command's start tells."""
+    terminal = options.get("terminal") is not None
+    return {"exec_id": exec_id, "argv": list(argv)[:100], "terminal": terminal}
+
+
+async def _started_before(operation: Operation) -> Started:
+    return Started(operation.result["exec_id"], operation.result["pid"])
+
+
+def _leave(starting: asyncio.Task[Exec]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().detach()  # it would wait for a reader

@@ -91,7 +91,8 @@ class Lifecycle:
                         state="It runs on.",
                         todo="Set keep_warm to false first.",
                     )
-                session = await self._freeze_and_stop(session, by, reason, key)
+                return await self._freeze_and_stop(session, by, reason, key)
+            await self._operations.note_nothing("pause", by, session_id, key)
         return session
 
     async def _freeze_and_stop(
@@ -148,6 +149,7 @@ class Lifecycle:
         async with self._lives.of(session_id).turn("resume"):
             session = await self._standing.get(session_id)
             if session.status in RUNS and wanted is None:
+                await self._operations.note_nothing("resume", by, session_id, key)
                 return session
             _check_resumable(session, wanted)
             if wanted is None:

@@ -6,7 +6,6 @@ and is listed.
 
 import contextlib
 import secrets
-from collections.abc import Sequence
 from dataclasses import replace
 
 from torpor.sessions.checkpoints import Checkpoints, check_ready
@@ -17,6 +16,7 @@ from torpor.sessions.errors import (
     InvalidError,
     NoRoomError,
     SessionError,
+    error_of,
 )
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost
@@ -118,10 +118,11 @@ class Lineage:
             children: list[Session | SessionError] = [
                 self._child(parent, source, number) for number in range(1, count + 1)
             ]
-            noted = await self._insert_children(parent, source, children, by, key)
+            forked = Forked(children, await self.not_undone(parent, source))
+            noted = await self._insert_children(parent, source, forked, by, key)
         for child in noted:
             self._creation.provision(child.id, by, "fork")
-        return Forked(children, await self.not_undone(parent, source))
+        return forked
 
     def _child(self, parent: Session, source: Snapshot, number: int) -> Session | SessionError:
         """Return the record of a child, with room taken for it, or why there is none."""
@@ -154,20 +155,20 @@ class Lineage:
         self,
         parent: Session,
         source: Snapshot,
-        children: Sequence[Session | SessionError],
+        forked: Forked,
         by: Actor,
         key: Key | None,
     ) -> list[Session]:
         """Note the children of a fork, all in one transaction."""
+        children = forked.children
         new = [child for child in children if isinstance(child, Session)]
         # One of which nothing came can be asked for again with its key.
         operation = self._operations.new("fork", by, parent.id, key if new else None)
         result = {
             "children": [
-                child.id if isinstance(child, Session) else {"error": str(child)}
-                for child in children
+                child.id if isinstance(child, Session) else child.plain() for child in children
             ],
-            "snapshot": source.id,
+            "not_undone": forked.not_undone,
         }
         try:
             async with self._database.write() as conn:
@@ -193,15 +194,12 @@ class Lineage:
         return new
 
     async def _forked(self, operation: Operation) -> Forked:
-        """Return what an earlier fork made."""
-        parent = await self._standing.get(operation.session or "")
+        """Return what an earlier fork said."""
         children: list[Session | SessionError] = [
-            await self._standing.get(each) if isinstance(each, str) else FailedError(each["error"])
+            await self._standing.get(each) if isinstance(each, str) else error_of(each)
             for each in operation.result["children"]
         ]
-        async with self._database.read() as conn:
-            source = await snapshots_table.get(conn, operation.result["snapshot"])
-        return Forked(children, await self.not_undone(parent, source) if source else [])
+        return Forked(children, operation.result["not_undone"])
 
     # Rollback
 
@@ -220,9 +218,7 @@ class Lineage:
         )
 
     async def _rolled_back(self, session: str, operation: Operation) -> RolledBack:
-        return RolledBack(
-            await self._standing.get(session), list(operation.result.get("not_undone", ()))
-        )
+        return RolledBack(await self._standing.get(session), operation.plan["not_undone"])
 
     async def _rollback(
         self, session_id: str, by: Actor, checkpoint: str, key: Key | None
@@ -242,12 +238,12 @@ class Lineage:
                 async with self._operations.noted(
                     "rollback", by, session.id, key,
                     snapshot=source.id, checkpoint=checkpoint, generation=generation, old=old,
+                    not_undone=not_undone,
                 ) as noted:  # fmt: skip
                     running = await self._lifecycle.start(session, source.id, noted, "rollback")
                     rolled = await self._standing.started(
                         session, running, noted, by, "session.rolled_back",
                         snapshot=source.id, generation=generation,
-                        result={"not_undone": not_undone},
                     )  # fmt: skip
             finally:
                 self._room.give_back(session.id)

@@ -58,13 +58,20 @@ class LocalHost:
             self._follow(machine)
 
     @classmethod
-    async def open(cls, home: Path, cache: Path, report: Callable[[Step], None]) -> "LocalHost":
-        """Open the host whose machines are below ``home``, and adopt those that run.
+    async def open(
+        cls,
+        home: Path,
+        cache: Path,
+        report: Callable[[Step], None],
+        lock: int | None = None,
+    ) -> "LocalHost":
+        """Open the host whose machines are below ``home``, and adopt those that run. ``lock`` is
+        the home's, if the caller holds it.
 
         Raises :exc:`torpor.vm.VmError` and :exc:`torpor.images.ImageError`.
         """
         made = await maker(cache, report)
-        return cls(made, await made.open_host(home))
+        return cls(made, await made.open_host(home, lock=lock))
 
     @property
     def store(self) -> Store:

@@ -33,7 +33,8 @@ class Noted:
     def __init__(self, record: Operation) -> None:
         self.record = record
         self.happened = False
-        """Whether the host has done it, so that it is to be written down and not to be undone."""
+        """Whether the host has done it, or may have: then it did not fail, whatever else does, and
+        what became of it is written down later."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -66,18 +67,20 @@ class Operations:
         key: Key | None,
         do: Callable[[], Coroutine[Any, Any, T]],
         again: Callable[[Operation], Awaitable[T]],
+        go_on: Callable[[Operation], Awaitable[T]] | None = None,
     ) -> T:
         """Do an operation to its end, and return its result, though who asked may go away.
 
         With a ``key``: if it is under way, wait for that; if it was done, return what ``again``
-        makes of its record; if it failed or was interrupted, do it. Raises :exc:`ConflictError` if
-        the key belongs to another request.
+        makes of its record; if it failed or was interrupted, do it. If nobody knows whether it was
+        done, ``go_on`` with it, where there is such a case. Raises :exc:`ConflictError` if the key
+        belongs to another request.
         """
         if key is None:
             return await self._tasks.whole(do(), name)
         found = self._keyed.get((by.id, key.key))
         if found is None:
-            task = self._tasks.start(self._unless_done(by, key, do, again), name)
+            task = self._tasks.start(self._unless_done(by, key, do, again, go_on), name)
             self._keyed[by.id, key.key] = (key.digest, task)
             task.add_done_callback(lambda _: self._keyed.pop((by.id, key.key), None))
         else:
@@ -91,6 +94,7 @@ class Operations:
         key: Key,
         do: Callable[[], Coroutine[Any, Any, T]],
         again: Callable[[Operation], Awaitable[T]],
+        go_on: Callable[[Operation], Awaitable[T]] | None,
     ) -> T:
         async with self._database.read() as conn:
             earlier = await table.by_key(conn, by.id, key.key)
@@ -98,6 +102,8 @@ class Operations:
             _check_same(earlier.digest or "", key)
             if earlier.state == "done":
                 return await again(earlier)
+            if earlier.state == "started" and go_on is not None:
+                return await go_on(earlier)
             async with self._database.write() as conn:
                 await table.free_key(conn, earlier.id)
         return await do()
@@ -122,9 +128,27 @@ class Operations:
         self, kind: str, by: Actor, session: str, key: Key | None = None, **plan: Any
     ) -> AsyncIterator[Noted]:
         """Note an operation, and what became of it if the block fails or is cancelled."""
-        noted = Noted(self.new(kind, by, session, key, **plan))
+        record = self.new(kind, by, session, key, **plan)
         async with self._database.write() as conn:
-            await table.begin(conn, noted.record)
+            await table.begin(conn, record)
+        async with self.under_way(record, by) as noted:
+            yield noted
+
+    async def note_nothing(self, kind: str, by: Actor, session: str, key: Key | None) -> None:
+        """Note an operation that had nothing to do: asked for again with its ``key`` it does
+        nothing then either."""
+        if key is None:
+            return
+        record = self.new(kind, by, session, key)
+        async with self._database.write() as conn:
+            await table.begin(conn, record)
+            await table.finish(conn, record.id, "done")
+
+    @asynccontextmanager
+    async def under_way(self, record: Operation, by: Actor) -> AsyncIterator[Noted]:
+        """Note what became of an operation, which is noted already, if the block fails or is
+        cancelled."""
+        noted = Noted(record)
         began = time.monotonic()
         try:
             yield noted

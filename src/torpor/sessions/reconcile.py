@@ -107,6 +107,8 @@ class Reconciler:
         for operation in unfinished:
             session = await self._there(operation.session)
             if session is not None:
+                if operation.kind == "exec":
+                    continue  # its machine knows; it is asked when the command is asked for again
                 await self._settle(operation, session, found.kept)
             await self._interrupted(operation)
         await self._check_snapshots(found.kept)

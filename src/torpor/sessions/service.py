@@ -96,7 +96,7 @@ class Sessions:
         self._uses = Uses(
             database, host, self.events, self._lives, self._standing, self._lifecycle, self._tasks
         )
-        self.execs = Execs(self._uses, self.events)
+        self.execs = Execs(self._uses, self.events, operations, self._tasks)
         self._watch = Watch(
             database, host, self.events, self._snapshots, self._room, self._lives,
             self._lifecycle, self._tasks, keeping, defaults.idle_timeout,
@@ -302,7 +302,8 @@ class Sessions:
 
     async def delete_checkpoint(self, session: str, checkpoint: str, by: Actor) -> None:
         """See :meth:`Checkpoints.delete`."""
-        await self._checkpoints.delete(session, checkpoint, by)
+        work = self._checkpoints.delete(session, checkpoint, by)
+        await self._tasks.whole(work, f"deleting checkpoint {checkpoint}")
 
     async def fork(
         self,

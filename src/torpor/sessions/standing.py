@@ -4,7 +4,6 @@ transaction.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
 from typing import Any
 
 from torpor.sessions.errors import ConflictError, DestroyedError, NotFoundError
@@ -63,12 +62,10 @@ class Standing:
         noted: Noted,
         by: Actor,
         event: str,
-        *,
-        result: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> Session:
-        """Write down that a session's machine runs, what else has changed, and the operation's
-        ``result``; if that cannot be, the machine is ended."""
+        """Write down that a session's machine runs, and what else has changed; if that cannot be,
+        the machine is ended."""
         try:
             async with self._database.write() as conn:
                 changed = await sessions.update(
@@ -85,7 +82,7 @@ class Standing:
                     conn, event, session.id, by, boot_id=running.boot_id,
                     generation=changed.generation, snapshot_id=changed.snapshot,
                 )  # fmt: skip
-                await noted.done(conn, machine=running.id, **(result or {}))
+                await noted.done(conn, machine=running.id)
         except NameTakenError as error:
             await self._end_unless_noted(session, running)
             raise name_taken(session.name) from error

@@ -5,6 +5,7 @@ for the one who writes. Each commit is on the disk when it returns (``synchronou
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +21,8 @@ from torpor.store.driver import connect, finished
 from torpor.store.errors import UrlError
 from torpor.store.migrate import migrate
 from torpor.store.trouble import told, told_of_system
+
+log = logging.getLogger("torpor.store")
 
 Transaction = AsyncConnection
 """What :meth:`Database.read` and :meth:`Database.write` give, and each table's functions take."""
@@ -50,10 +53,12 @@ class Database:
         database = cls(file)
         try:
             async with database.write() as conn:
-                await conn.run_sync(migrate, file)
+                migrated = await conn.run_sync(migrate, file)
         except BaseException:
             await database.close()
             raise
+        if migrated is not None:
+            log.info(migrated)
         return database
 
     @asynccontextmanager

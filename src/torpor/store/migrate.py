@@ -11,15 +11,15 @@ HEAD = "0001"
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
-def migrate(conn: Connection, file: Path) -> None:
+def migrate(conn: Connection, file: Path) -> str | None:
     """Run the migrations that are missing, in the transaction of ``conn``: all or none.
 
-    ``file`` is for words. Raises :exc:`NewerSchemaError`, and :exc:`DamagedError` if the tables
-    are not Torpor's.
+    ``file`` is for words. Returns what was done, in words, None if nothing was missing. Raises
+    :exc:`NewerSchemaError`, and :exc:`DamagedError` if the tables are not Torpor's.
     """
     version = _version(conn, file)
     if version == HEAD:
-        return
+        return None
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -36,6 +36,9 @@ def migrate(conn: Connection, file: Path) -> None:
             todo="Use the newer Torpor, or restore a backup that was made before.",
         )
     command.upgrade(config, HEAD)
+    if version is None:
+        return f"the database {file} was made, at version {HEAD}"
+    return f"the database {file} was brought from version {version} to {HEAD}"
 
 
 def _version(conn: Connection, file: Path) -> str | None:

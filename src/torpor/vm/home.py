@@ -26,10 +26,20 @@ async def opened_store(home: Path, golden: Store | None) -> AsyncIterator[Store]
 
     Raises :exc:`HostError` if another program has the home open.
     """
+    async with locked(home):
+        yield Store(home, golden)
+
+
+@asynccontextmanager
+async def locked(home: Path) -> AsyncIterator[int]:
+    """Hold the lock of a home, which is made if there is none; yield the lock's descriptor.
+
+    Raises :exc:`HostError` if another program has the home open.
+    """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = await take_lock(home, wait=False)
     try:
-        yield Store(home, golden)
+        yield lock
     finally:
         os.close(lock)
 

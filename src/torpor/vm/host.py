@@ -76,6 +76,7 @@ class Host:
         wait: bool = False,
         kernels: Kernels | None = None,
         keep_disks: bool = True,
+        lock: int | None = None,
     ) -> "Host":
         """Open ``home``, adopt the machines that run there, and clean up after a crash.
 
@@ -83,10 +84,11 @@ class Host:
         after a thaw, whatever their snapshots have. ``kernels`` finds what boots a machine again
         that was rebooted from inside; without it a reboot is the end of a machine. ``keep_disks``
         says whether the disk of a machine that ends by itself is kept, as a snapshot of files.
-        Raises :exc:`HostError` if another program has it open, unless it is to ``wait`` for that.
+        ``lock`` is the home's lock, if the caller holds it (:func:`torpor.vm.home.locked`). Raises
+        :exc:`HostError` if another program has it open, unless it is to ``wait`` for that.
         """
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = await take_lock(home, wait=wait)
+        lock = await take_lock(home, wait=wait) if lock is None else os.dup(lock)
         try:
             store = Store(home, golden)
             machines = home / "machines"

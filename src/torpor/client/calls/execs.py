@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torpor.client import fields
-from torpor.client.call import JSON, LONG, Answer, Call, document, nothing, path, query
+from torpor.client.call import JSON, LONG, Answer, Call, document, keyed, nothing, path, query
 from torpor.client.fields import Said
 from torpor.client.machine_records import Exec, Process, Ran, Terminal, exec_, output, process
 
@@ -76,9 +76,10 @@ def start_exec(
     terminal: Terminal | None = None,
     timeout: float | None = None,
     keep_bytes: int | None = None,
+    key: str | None = None,
 ) -> Call[Exec]:
     """Start a command, which belongs to the machine and not to this client: it runs on when the
-    client goes, and through pauses.
+    client goes, and through pauses. Asked for again with its ``key``, it is not started again.
 
     ``attach`` reads what it writes, from any point that is kept (``keep_bytes``). ``timeout``
     counts the seconds that the machine runs.
@@ -87,7 +88,7 @@ def start_exec(
         "POST",
         path("sessions", session, "execs"),
         _one,
-        headers=JSON,
+        headers=keyed(key),
         content=document(
             **_command(argv),
             env=None if env is None else dict(env),
@@ -99,7 +100,6 @@ def start_exec(
             keep_bytes=keep_bytes,
         ),
         seconds=LONG,
-        repeat="unsent",
     )
 
 

@@ -89,7 +89,8 @@ def create_token(name: str, role: str, *, lifetime_seconds: int | None = None) -
 
 
 def revoke_token(token: str) -> Call[None]:
-    """End a token; who uses it is refused from now on. For admins."""
+    """End a token; who uses it is refused from now on, in the middle of a stream too. For
+    admins."""
     return Call("DELETE", path("tokens", token), nothing, gone_is_done=True)
 
 
