@@ -44,7 +44,7 @@ async def marks(api: Api) -> list[str]:
 async def started_once(api: Api, session: str, exec_id: str) -> None:
     """Check that a command is the only one of its session, and was started once."""
     assert await eventually(lambda: marks(api), bool) == ["started"]
-    assert [each["id"] for each in await api.sessions.execs.list(session, SYSTEM)] == [exec_id]
+    assert [each.id for each in await api.sessions.execs.list(session, SYSTEM)] == [exec_id]
 
 
 async def told(api: Api, session: str) -> list[str]:

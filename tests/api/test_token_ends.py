@@ -92,7 +92,7 @@ async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def running(api: Api, session: str) -> set[str]:
     """Return the commands that run."""
     known = await api.sessions.execs.list(session, SYSTEM)
-    return {str(each["id"]) for each in known if each["running"]}
+    return {each.id for each in known if each.running}
 
 
 async def to_the_end(socket: ClientConnection) -> tuple[dict[str, Any], int | None]:
