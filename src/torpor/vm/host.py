@@ -7,7 +7,6 @@ program; the next one that opens the directory adopts them.
 
 import asyncio
 import contextlib
-import functools
 import os
 import shutil
 import time
@@ -22,6 +21,7 @@ from torpor.vm.agent import AgentCode, Identity
 from torpor.vm.bases import OpenBases
 from torpor.vm.cgroups import find_groups
 from torpor.vm.chains import Chains
+from torpor.vm.durability import Durability
 from torpor.vm.errors import HostError, VmError, told
 from torpor.vm.flatten import DEPTH
 from torpor.vm.freeze import Frozen, freeze
@@ -35,7 +35,6 @@ from torpor.vm.new_snapshot import Wanted
 from torpor.vm.processes import find_by_prefix
 from torpor.vm.recovery import Recovered, recover_machine
 from torpor.vm.shape import check_fits, free_memory_bytes
-from torpor.vm.stoppable import to_the_end
 from torpor.vm.store import Collected, Store
 from torpor.vm.thaw import BootWanted, Site, ThawEvent, boot, thaw
 
@@ -59,9 +58,9 @@ class Host:
         self._site = site
         self._lock = lock
         self._starting: set[int] = set()
-        self._committing: dict[str, asyncio.Task[None]] = {}
         self.chains = Chains(site.store, jailed=site.jail.namespaces)
-        self._aftermath = Aftermath(site, kernels, keep_disks, self._begin_durable)
+        self._durability = Durability(site.store, self.chains)
+        self._aftermath = Aftermath(site, kernels, keep_disks, self._durability.begin)
 
     @classmethod
     async def open(
@@ -106,7 +105,7 @@ class Host:
 
     async def close(self) -> None:
         """Let go of all machines, which run on, after the snapshots under way are durable."""
-        await asyncio.gather(*self._committing.values(), return_exceptions=True)
+        await self._durability.close()
         await self.chains.close()
         for machine in self.machines.values():
             await machine.disconnect()
@@ -158,7 +157,10 @@ class Host:
         machine it is; they are kept with it as long as it runs, over restarts of the program.
         Raises :exc:`VmError`, and leaves nothing behind then.
         """
-        if snapshot in self._committing and len(self.store.manifest(snapshot).disk) > DEEPEST:
+        if (
+            self._durability.under_way(snapshot)
+            and len(self.store.manifest(snapshot).disk) > DEEPEST
+        ):
             await self.durable(snapshot)
         with self._uid() as uid, self._cleaned():
             machine = await thaw(self._site, snapshot, identity, uid, event, hooks, labels)
@@ -172,31 +174,12 @@ class Host:
         frozen = await freeze(machine, self.store, wanted)
         if wanted.then == "stop":
             await machine.remove()
-        self._begin_durable(frozen.manifest.id)
+        self._durability.begin(frozen.manifest.id)
         return frozen
-
-    def _begin_durable(self, snapshot: str) -> None:
-        task = asyncio.create_task(self._make_durable(snapshot), name=f"durable {snapshot}")
-        self._committing[snapshot] = task
-        task.add_done_callback(functools.partial(self._committed, snapshot))
-
-    def _committed(self, snapshot: str, task: asyncio.Task[None]) -> None:
-        self._committing.pop(snapshot, None)
-        if not task.cancelled():
-            task.exception()  # taken note of: it is not durable, and durable() tries again
-
-    async def _make_durable(self, snapshot: str) -> None:
-        found = self.store.manifest(snapshot)
-        async with self.chains.shortened(found, found.disk) as disk:
-            await to_the_end(asyncio.to_thread(self.store.make_durable, snapshot, disk))
 
     async def durable(self, snapshot: str) -> None:
         """Return when a snapshot survives a power cut. Raises :exc:`SnapshotError` or OSError."""
-        task = self._committing.get(snapshot)
-        if task is not None:
-            await asyncio.shield(task)
-        elif not self.store.durable(snapshot):
-            await self._make_durable(snapshot)
+        await self._durability.reached(snapshot)
 
     async def fork(self, machine: Machine, count: int) -> "Forked":
         """Make ``count`` new machines out of one that runs on.
@@ -238,9 +221,7 @@ class Host:
 
     async def settled(self, snapshot: str) -> None:
         """Return when nothing is at work on a snapshot in the background."""
-        task = self._committing.get(snapshot)
-        if task is not None:
-            await asyncio.wait([task])
+        await self._durability.settled(snapshot)
 
     async def forget_base(self, base: str) -> None:
         """Let go of a base: no copy of it is left in this program."""
@@ -330,7 +311,7 @@ class Host:
                     VmError, OSError
                 ):  # it is as it was, and is told at a thaw
                     await asyncio.to_thread(self.store.verify, snapshot)
-                    await self._make_durable(snapshot)
+                    await self._durability.make(snapshot)
 
 
 @dataclass(frozen=True)
