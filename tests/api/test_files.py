@@ -272,8 +272,11 @@ async def test_an_upload_that_breaks_off_uses_nothing_any_more(
             await asyncio.gather(uploading, return_exceptions=True)
         await eventually(lambda: in_use(api, one), lambda uses: uses == 0)
     if atomic == "true":
-        await asyncio.sleep(0.3)
-        assert [each.name for each in there.iterdir()] == ["f"]
+
+        async def names() -> list[str]:
+            return [each.name for each in there.iterdir()]
+
+        await eventually(names, lambda found: found == ["f"])
         assert (there / "f").read_text() == "old"
 
 

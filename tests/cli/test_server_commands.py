@@ -396,6 +396,23 @@ def test_status_says_who_and_what(double: Double) -> None:
     assert json.loads(says(double, "status", "-o", "json").stdout)["who"]["role"] == "operator"
 
 
+def test_status_does_not_call_whole_what_a_viewer_is_not_told(double: Double) -> None:
+    double.on("GET", "whoami", JSONResponse(
+        {"id": "t", "name": "ci", "role": "viewer", "permissions": ["read"]}
+    ))  # fmt: skip
+    double.on("GET", "host", JSONResponse({
+        "name": "h1", "version": "0.1", "accelerator": "tcg", "qemu": "7.2",
+        "memory_bytes": 8 << 30, "free_memory_bytes": 4 << 30, "promised_free_bytes": 1 << 30,
+        "free_disk_bytes": 9 << 30, "stored_bytes": 1 << 30, "sessions": {},
+    }))  # fmt: skip
+    said = says(double, "status").stdout
+    assert "not told to this role" in said
+    assert "whole" not in said
+    assert "tcg:" not in said
+    host = json.loads(says(double, "status", "-o", "json").stdout)["host"]
+    assert host["jail_missing"] is None
+
+
 def test_a_tokens_secret_is_all_that_is_on_standard_output(double: Double) -> None:
     one = {"id": "t1", "name": "ci", "role": "viewer", "created_at": AT}
     double.on("POST", "tokens", JSONResponse({"token": one, "bearer": "torpor_t1_x"}))

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from torpor.api.permissions import GRANTED, Permission
 from torpor.sessions.model import Actor
 from torpor.store import bearer, tokens
 from torpor.store.database import Database
@@ -23,6 +24,10 @@ class Caller:
 
     actor: Actor
     role: Role
+
+    def may(self, permission: Permission) -> bool:
+        """Return whether the role has a permission."""
+        return permission in GRANTED[self.role]
 
 
 ANYBODY = Caller(Actor("local", "local"), "admin")

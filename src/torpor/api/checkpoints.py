@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import Query
 
+from torpor.api.bearers import Caller
 from torpor.api.errors import problem_of
 from torpor.api.permissions import Permission, needs
 from torpor.api.routes import SESSION, errors, router
@@ -30,8 +31,8 @@ routes = router("checkpoints")
 CHECKPOINT = SESSION + "/checkpoints/{checkpoint_id}"
 
 
-def checkpoint_body(row: Snapshot) -> CheckpointBody:
-    """Return a checkpoint as it is shown."""
+def checkpoint_body(row: Snapshot, caller: Caller) -> CheckpointBody:
+    """Return a checkpoint as it is shown to ``caller``."""
     return CheckpointBody(
         checkpoint_id=row.checkpoint or "",
         session_id=row.session,
@@ -39,7 +40,7 @@ def checkpoint_body(row: Snapshot) -> CheckpointBody:
         kind="explicit" if row.kind == "checkpoint" else "implicit",
         label=row.label,
         status="FAILED" if row.status == "LOST" else row.status,
-        error_message=row.error,
+        error_message=row.error if caller.may(Permission.USE) else None,
         event_id=row.event,
         size_bytes=row.stored_bytes,
         snapshot_id=row.id,
@@ -57,7 +58,7 @@ def checkpoint_body(row: Snapshot) -> CheckpointBody:
 async def create_checkpoint(
     service: Service,
     session_id: SessionId,
-    by: By,
+    caller: Asker,
     key: Idempotency,
     body: NewCheckpoint | None = None,
     durable: Annotated[
@@ -69,8 +70,8 @@ async def create_checkpoint(
     A paused session is not woken: its newest snapshot becomes the checkpoint.
     """
     label = body.label if body else ""
-    row = await service.checkpoint(session_id, by, label=label, durable=durable, key=key)
-    return OneCheckpoint(checkpoint=checkpoint_body(row))
+    row = await service.checkpoint(session_id, caller.actor, label=label, durable=durable, key=key)
+    return OneCheckpoint(checkpoint=checkpoint_body(row, caller))
 
 
 @routes.get(
@@ -82,6 +83,7 @@ async def create_checkpoint(
 async def list_checkpoints(
     service: Service,
     session_id: SessionId,
+    caller: Asker,
     page_size: PageSize = PAGE,
     page_token: PageToken = "",
 ) -> CheckpointPage:
@@ -89,7 +91,7 @@ async def list_checkpoints(
     limit = PAGE if page_size < 1 else min(page_size, LARGEST_PAGE)
     rows, following = await service.checkpoints(session_id, limit, page_token or None)
     return CheckpointPage(
-        checkpoints=[checkpoint_body(each) for each in rows],
+        checkpoints=[checkpoint_body(each, caller) for each in rows],
         next_page_token=following or "",
     )
 
@@ -101,11 +103,11 @@ async def list_checkpoints(
 )
 @needs(Permission.READ)
 async def get_checkpoint(
-    service: Service, session_id: SessionId, checkpoint_id: str
+    service: Service, session_id: SessionId, checkpoint_id: str, caller: Asker
 ) -> OneCheckpoint:
     """Show one checkpoint of a session."""
     row = await service.get_checkpoint(session_id, checkpoint_id)
-    return OneCheckpoint(checkpoint=checkpoint_body(row))
+    return OneCheckpoint(checkpoint=checkpoint_body(row, caller))
 
 
 @routes.delete(CHECKPOINT, responses=errors(404, 409), summary="Delete a checkpoint")

@@ -5,6 +5,7 @@ are in (``state``) and what to do (``todo``).
 """
 
 import errno
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -13,6 +14,7 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from starlette.exceptions import HTTPException
 
+from torpor.api.permissions import Permission
 from torpor.api.requests import request_id_of
 from torpor.images import ImageError
 from torpor.sessions.errors import (
@@ -42,13 +44,20 @@ from torpor.vm import (
     VmError,
 )
 
+log = logging.getLogger("torpor.api")
+
 RETRY_SECONDS = 5
 """After how many seconds it may be worth asking again for what had no room, or no answer."""
 
 
+UNTOLD = "It failed on the server's side. Operators and admins are told why, and the log says it."
+"""What those are told who are not to see the host's own words."""
+
+
 @dataclass(frozen=True)
 class Problem:
-    """An error as it is answered."""
+    """An error as it is answered. ``of_host`` says that its words may be the host's: paths, and
+    what its programs or a machine's console have said."""
 
     status: int
     id: str
@@ -57,6 +66,7 @@ class Problem:
     todo: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    of_host: bool = False
 
     def body(self, request_id: str) -> dict[str, Any]:
         """Return the answer's body; ``state``, ``todo`` and ``facts`` only if there is something to
@@ -119,6 +129,15 @@ _STORE: tuple[tuple[type[StoreError], int, str], ...] = (
     (DiskError, 503, "database_unable"),
     (BusyError, 503, "database_unable"),
 )
+_OWN_WORDS = (
+    NotFoundError,
+    InvalidError,
+    ConflictError,
+    CursorError,
+    NameTakenError,
+    KeyUsedError,
+)
+"""Errors whose words are all ours, of those that one can have who may only look."""
 _GUEST = {
     "ENOENT": 404,
     "ESRCH": 404,
@@ -155,13 +174,15 @@ def problem_of(error: BaseException) -> Problem | None:
     if isinstance(error, SessionError):
         return _of_session(error)
     if isinstance(error, GuestError):
-        return Problem(_GUEST.get(error.code, 400), _guest_id(error.code), error.message)
+        return Problem(
+            _GUEST.get(error.code, 400), _guest_id(error.code), error.message, of_host=True
+        )
     if isinstance(error, VmError):
         return _of_table(error, _VM, "machine_failed")
     if isinstance(error, StoreError):
         return _of_table(error, _STORE, "database_failed")
     if isinstance(error, ImageError):
-        return Problem(500, "image_failed", str(error))
+        return Problem(500, "image_failed", str(error), of_host=True)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Problem(
             507,
@@ -189,7 +210,14 @@ def _of_session(error: SessionError) -> Problem:
     status = next((status for kind, status in _SESSION if isinstance(error, kind)), 500)
     headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else {}
     return Problem(
-        status, error.code, error.happened, error.state, error.todo, headers, error.facts
+        status,
+        error.code,
+        error.happened,
+        error.state,
+        error.todo,
+        headers,
+        error.facts,
+        of_host=not isinstance(error, _OWN_WORDS),
     )
 
 
@@ -204,7 +232,15 @@ def _of_table(
             status, name = its_status, its_name
             break
     headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else {}
-    return Problem(status, name, error.happened, error.state, error.todo, headers)
+    return Problem(
+        status,
+        name,
+        error.happened,
+        error.state,
+        error.todo,
+        headers,
+        of_host=not isinstance(error, _OWN_WORDS),
+    )
 
 
 def _guest_id(code: str) -> str:
@@ -264,5 +300,9 @@ def close_code(problem: Problem) -> int:
 
 
 def answer_body(problem: Problem, scope: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body with which a request is answered."""
+    """Return the body with which a request is answered: the words that are for whoever asks."""
+    caller = scope["state"].get("caller")  # a Caller, once the gate has found one
+    if problem.of_host and not (caller and caller.may(Permission.USE)):
+        log.warning("request %s: %s", request_id_of(scope), problem.message)
+        problem = Problem(problem.status, problem.id, UNTOLD)
     return problem.body(request_id_of(scope))

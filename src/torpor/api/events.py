@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from torpor.api.bearers import Caller
 from torpor.api.errors import RefusedError, invalid
-from torpor.api.permissions import GRANTED, Permission, needs
+from torpor.api.permissions import Permission, needs
 from torpor.api.routes import SESSION, errors, router
 from torpor.api.schemas.body import rfc3339
 from torpor.api.streaming import EVENT_STREAM, comment, event_stream, frame
@@ -28,8 +28,19 @@ RECENT = 100
 LONGEST_PAGE = 1000
 PAGE = 500
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}", re.IGNORECASE | re.ASCII)
-PRIVATE: Mapping[str, Collection[str]] = {"exec.started": ("argv",)}
-"""What of events only those see who may use sessions: the words of a command may be secret."""
+PRIVATE: Mapping[str, Collection[str]] = {
+    "exec.started": ("argv",),
+    "operation.failed": ("error",),
+    "server.reconciled": ("sessions",),
+    "session.detached": ("error",),
+    "session.failed": ("error",),
+    "session.held": ("reason",),
+    "snapshot.lost": ("error",),
+    "snapshot.not_durable": ("error",),
+}
+"""What of events only those see who may use sessions: the words of a command may be secret, and
+why something failed may name paths of the host, and have words of its programs and of a machine's
+console."""
 LAST = "session.destroyed"
 """The type of the last event that a session has."""
 
@@ -121,9 +132,8 @@ async def wanted_events(
 
 
 def event_frame(event: Event, caller: Caller) -> bytes:
-    """Return an event as a frame of a stream; what commands are told is for those who may use
-    sessions."""
-    hidden = () if Permission.USE in GRANTED[caller.role] else PRIVATE.get(event.type, ())
+    """Return an event as a frame of a stream, without what is not for ``caller``."""
+    hidden = () if caller.may(Permission.USE) else PRIVATE.get(event.type, ())
     data = {
         "event_id": event.id,
         "session_id": event.session,

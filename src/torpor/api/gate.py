@@ -19,7 +19,7 @@ from torpor.api.bearers import ANYBODY, Bearers, Caller, TokenEndedError
 from torpor.api.connections import welcome
 from torpor.api.errors import Problem, RefusedError, refused
 from torpor.api.origins import check_origin
-from torpor.api.permissions import GRANTED, Needs, Permission, needs_of
+from torpor.api.permissions import Needs, Permission, needs_of
 from torpor.api.rates import Rates
 from torpor.api.requests import header
 
@@ -138,7 +138,7 @@ def bearer_of(scope: Scope) -> str | None:
 
 
 def _check(caller: Caller, wanted: Needs) -> None:
-    if wanted.permission not in GRANTED[caller.role]:
+    if not caller.may(wanted.permission):
         raise refused(
             403,
             "forbidden",

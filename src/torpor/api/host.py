@@ -4,24 +4,25 @@ import torpor
 from torpor.api.permissions import Permission, needs
 from torpor.api.routes import router
 from torpor.api.schemas.machine import HostBody
-from torpor.api.wiring import Service
+from torpor.api.wiring import Asker, Service
 
 routes = router("host")
 
 
 @routes.get("/host", summary="Show the host")
 @needs(Permission.READ)
-async def get_host(service: Service) -> HostBody:
+async def get_host(service: Service, caller: Asker) -> HostBody:
     """Torpor: show the computer that the machines run on, and how much of it is left."""
+    shown = caller.may(Permission.USE)
     facts = await service.host()
     counts = await service.counts()
     return HostBody(
         name=facts.name,
         version=torpor.__version__,
         accelerator=facts.accelerator,
-        why=facts.why,
+        why=facts.why if shown else None,
         qemu=facts.qemu,
-        jail_missing=list(facts.jail_missing),
+        jail_missing=list(facts.jail_missing) if shown else None,
         memory_bytes=facts.memory,
         free_memory_bytes=facts.free_memory,
         promised_free_bytes=service.free_memory(),

@@ -16,7 +16,7 @@ from torpor.api.bodies import (
     unsupported,
 )
 from torpor.api.errors import RefusedError, invalid
-from torpor.api.permissions import GRANTED, Permission, needs
+from torpor.api.permissions import Permission, needs
 from torpor.api.routes import SESSION, errors, router
 from torpor.api.schemas.sessions import (
     NewSessionBody,
@@ -64,7 +64,7 @@ def session_body(
     operation: str | None = None,
 ) -> SessionBody:
     """Return a session as it is shown to ``caller``."""
-    shown = Permission.USE in GRANTED[caller.role]
+    shown = caller.may(Permission.USE)
     return SessionBody(
         session_id=record.id,
         name=record.name,
@@ -88,7 +88,7 @@ def session_body(
         labels=record.labels,
         metadata=record.metadata,
         boot_id=record.boot_id,
-        failure=record.failure,
+        failure=record.failure if shown else None,
         recoverable=recoverable,
         operation=operation,
     )

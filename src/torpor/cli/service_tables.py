@@ -25,8 +25,8 @@ def print_status(url: str, who: "api.Who", host: "api.HostStatus") -> None:
         ("server", Text(f"{url}  (Torpor {host.version})", "bold")),
         ("you", f"{who.name}, {who.role}" if who.name else who.role),
         ("host", f"{host.name}, QEMU {host.qemu}"),
-        ("accelerator", f"{host.accelerator}: {host.why}"),
-        ("jail", Text("; ".join(host.jail_missing), "yellow") if host.jail_missing else "whole"),
+        ("accelerator", f"{host.accelerator}: {host.why}" if host.why else host.accelerator),
+        ("jail", _jail(host.jail_missing)),
         ("sessions", sessions if sessions.plain else "none"),
         ("memory", f"{size(host.free_memory_bytes)} of {size(host.memory_bytes)} free"),
         (
@@ -40,6 +40,12 @@ def print_status(url: str, who: "api.Who", host: "api.HostStatus") -> None:
     for name, value in lines:
         table.add_row(Text(name, "dim"), value if isinstance(value, Text) else Text(value))
     console().print(table)
+
+
+def _jail(missing: tuple[str, ...] | None) -> str | Text:
+    if missing is None:
+        return "not told to this role"
+    return Text("; ".join(missing), "yellow") if missing else "whole"
 
 
 def print_tokens(tokens: Sequence["api.Token"]) -> None:

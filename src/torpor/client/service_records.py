@@ -117,14 +117,15 @@ def sample(said: Said) -> Sample:
 class HostStatus:
     """The server, and the computer that it runs machines on. ``promised_free_bytes`` is the memory
     that can still be promised to machines, below 0 if too much has been; ``sessions`` how many
-    there are in each state."""
+    there are in each state. ``why`` is empty, and ``jail_missing`` None, for who may not use
+    sessions."""
 
     name: str
     version: str
     accelerator: str
     why: str
     qemu: str
-    jail_missing: tuple[str, ...]
+    jail_missing: tuple[str, ...] | None
     memory_bytes: int
     free_memory_bytes: int
     promised_free_bytes: int
@@ -142,7 +143,7 @@ def host_status(said: Said) -> HostStatus:
         accelerator=fields.text(said, "accelerator"),
         why=fields.text(said, "why", ""),
         qemu=fields.text(said, "qemu", ""),
-        jail_missing=fields.texts(said, "jail_missing"),
+        jail_missing=fields.texts(said, "jail_missing") if "jail_missing" in said else None,
         memory_bytes=fields.number(said, "memory_bytes"),
         free_memory_bytes=fields.number(said, "free_memory_bytes"),
         promised_free_bytes=fields.number(said, "promised_free_bytes"),

@@ -33,7 +33,9 @@ class CheckpointBody(Answered):
     )
     label: str = Field(description="The words on it.", examples=["before the upgrade"])
     status: str = Field(description="PENDING, READY or FAILED.", examples=["READY"])
-    error_message: str | None = Field(None, description="Why it is FAILED.")
+    error_message: str | None = Field(
+        None, description="Why it is FAILED, for those who may use the session."
+    )
     event_id: str | None = Field(None, description="The last event before it.")
     size_bytes: int = Field(
         description="What it takes on disk. (Not what was allocated: mostly that is far more.)",

@@ -102,10 +102,12 @@ class HostBody(Answered):
     name: str = Field(examples=["build-host"])
     version: str = Field(description="Torpor's.", examples=["0.1.0"])
     accelerator: str = Field(description="kvm or tcg (emulation).", examples=["kvm"])
-    why: str = Field(description="Why that one.")
+    why: str | None = Field(None, description="Why that one, for those who may use sessions.")
     qemu: str = Field(examples=["10.0.2"])
-    jail_missing: list[str] = Field(
-        description="Parts of the machines' jail that this host does not allow, and why."
+    jail_missing: list[str] | None = Field(
+        None,
+        description="Parts of the machines' jail that this host does not allow, and why, for those"
+        " who may use sessions.",
     )
     memory_bytes: int = Field(description="All of its memory.")
     free_memory_bytes: int = Field(description="Memory that can be had now.")

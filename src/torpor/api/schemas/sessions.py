@@ -189,7 +189,9 @@ class SessionBody(Answered):
     labels: dict[str, str] = Field(description="Torpor: its labels.")
     metadata: dict[str, Any] = Field(description="Torpor: what is kept with it.")
     boot_id: str | None = Field(None, description="Torpor: the boot of its kernel.")
-    failure: str | None = Field(None, description="Torpor: why it is FAILED.")
+    failure: str | None = Field(
+        None, description="Torpor: why it is FAILED, for those who may use it."
+    )
     recoverable: list[Recoverable] | None = Field(
         None,
         description="Torpor: what a FAILED or PAUSED session can be resumed from, newest first.",
