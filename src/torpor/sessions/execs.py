@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -206,7 +206,10 @@ class Execs:
         :meth:`Uses.use`, and :exc:`GuestError`, for example ENOENT if there is no such program."""
         with self._uses.counted(session):
             running = await self._start(session, by, argv, options)
-            running.detach()
+            try:
+                await self._note(session, by, running, argv, options)
+            finally:
+                running.detach()  # it would wait for a reader
             return Started(running.id, running.pid)
 
     async def _start(
@@ -217,27 +220,30 @@ class Execs:
         for turn in range(TRIES):
             found = await self._uses.running(session, by)
             try:
-                running = await self._started(found, exec_id, argv, options, again=turn > 0)
+                return await self._started(found, exec_id, argv, options, again=turn > 0)
             except LOST:
                 continue
-            try:
-                await self._events.add(
-                    "exec.started", session, by, exec_id=exec_id, argv=list(argv)[:100],
-                    terminal=options.get("terminal") is not None,
-                )  # fmt: skip
-            except StoreError as error:
-                # Whoever was told that nothing was done would do it once more.
-                logger.error(
-                    "command %s of %s was started and not noted: %s", exec_id, by.id, error
-                )
-            except BaseException:
-                running.detach()  # it would wait for a reader
-                raise
-            return running
         raise FailedError(
             f"A command could not be started: session {session} was paused again and again.",
             state="It may have been started; `torpor show` lists its commands.",
         )
+
+    async def _note(
+        self,
+        session: str,
+        by: Actor,
+        running: Exec,
+        argv: Sequence[str],
+        options: Mapping[str, Any],
+    ) -> None:
+        try:
+            await self._events.add(
+                "exec.started", session, by, exec_id=running.id, argv=list(argv)[:100],
+                terminal=options.get("terminal") is not None,
+            )  # fmt: skip
+        except StoreError as error:
+            # Whoever was told that nothing was done would do it once more.
+            logger.error("command %s of %s was started and not noted: %s", running.id, by.id, error)
 
     async def _started(
         self,
@@ -274,10 +280,13 @@ class Execs:
         with self._uses.counted(session):
             running = await self._start(session, by, argv, {**options, "stdin": bool(stdin)})
             following = Following(self._uses, session, by, running, attached=True)
+            # It runs: what it writes is taken while that is noted.
+            noting = asyncio.create_task(self._note(session, by, running, argv, options))
             try:
                 return await self._collect(following, stdin, most, began)
             finally:
                 following.leave()
+                await noting
 
     async def _collect(self, following: Following, stdin: bytes, most: int, began: float) -> Ran:
         kept = {True: bytearray(), False: bytearray()}
