@@ -137,7 +137,7 @@ async def _fill(home: Home) -> None:
                     created_at=later(len(name)),
                 )  # fmt: skip
                 await snapshots.insert(conn, made_row)
-            await operations.begin(conn, operation("01HZX5Z5Z5Z5Z5Z5Z5Z5Z5Z5Z5"))
+            await operations.insert(conn, operation("01HZX5Z5Z5Z5Z5Z5Z5Z5Z5Z5Z5"))
             await tokens.insert(conn, token("t1", role="admin"))
     finally:
         await database.close()

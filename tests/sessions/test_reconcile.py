@@ -179,7 +179,7 @@ async def test_machines_and_snapshots_that_nobody_knows_are_removed(service: Ser
     session = await service.ready()
     operation = Operation("01JT9Q0M7V3WZ2K4N8XG5B6C1D", "checkpoint", ANN.id, now(), session.id)
     async with service.database.write() as conn:
-        await operations.begin(conn, operation)
+        await operations.insert(conn, operation)
         await operations.finish(conn, operation.id, "interrupted")
     labels = {"torpor.session": session.id, "torpor.operation": operation.id}
     stranger = await service.host.start("golden-default-mars-2vcpu-1gb", labels, "create", "x")

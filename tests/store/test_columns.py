@@ -139,7 +139,7 @@ async def test_each_record_comes_back_as_it_was(database: Database) -> None:
         await sessions.insert(conn, child)
         await snapshots.insert(conn, snapshot)
         await events.append(conn, event)
-        await operations.begin(conn, operation)
+        await operations.insert(conn, operation)
         await tokens.insert(conn, token)
         await samples.append(conn, [sample])
     async with database.read() as conn:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError
@@ -139,7 +140,7 @@ async def test_a_reader_sees_one_moment_and_waits_for_nobody(database: Database)
         assert await events.after(reading, None, None, 9) == []
         async with database.write() as writing:
             await events.append(writing, event("a"))
-            assert await all_events(database) == []
+            assert await asyncio.create_task(all_events(database)) == []
         assert await events.after(reading, None, None, 9) == []
     assert await all_events(database) == ["a"]
 
@@ -168,6 +169,35 @@ async def test_many_more_readers_than_connections(database: Database) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for _ in range(200):
             group.create_task(all_events(database))
+
+
+async def test_a_read_within_a_read_is_refused_and_does_not_hang(database: Database) -> None:
+    async def nested() -> None:
+        with pytest.raises(RuntimeError, match="wait for itself"):
+            async with database.read(), database.read():
+                pass
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(nested() for _ in range(50)))
+        assert await all_events(database) == []
+
+
+async def test_a_burst_of_readers_makes_its_connections_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[None] = []
+    real = driver.connect
+
+    async def counted(file: Path, *, writes: bool) -> Any:
+        made.append(None)
+        return await real(file, writes=writes)
+
+    monkeypatch.setattr("torpor.store.database.connect", counted)
+    await test_many_more_readers_than_connections(database)
+    few = len(made)
+    assert 0 < few < 20
+    await test_many_more_readers_than_connections(database)
+    assert len(made) == few
 
 
 async def test_a_write_within_a_write_is_refused_and_does_not_hang(database: Database) -> None:
@@ -422,7 +452,7 @@ async def test_a_statement_costs_one_turn_of_the_thread(
     async with database.write() as conn:
         await sessions.update(conn, "id-of-one", generation=1)
         await events.append(conn, event("a"))
-    assert len(turns) == 4
+    assert len(turns) == 3
 
 
 def test_a_program_that_ends_in_a_hurry_ends_well(url: str) -> None:

@@ -16,23 +16,23 @@ async def conn(database: Database) -> AsyncIterator[Transaction]:
 
 
 async def test_a_key_serves_an_actor_once(conn: Transaction) -> None:
-    await operations.begin(conn, operation("o1", key="k"))
+    await operations.insert(conn, operation("o1", key="k"))
     with pytest.raises(KeyUsedError, match="o1") as refused:
-        await operations.begin(conn, operation("o2", key="k"))
+        await operations.insert(conn, operation("o2", key="k"))
     assert refused.value.operation == "o1"
-    await operations.begin(conn, operation("o3", key="k", actor="another"))
-    await operations.begin(conn, operation("o4"))
-    await operations.begin(conn, operation("o5"))
+    await operations.insert(conn, operation("o3", key="k", actor="another"))
+    await operations.insert(conn, operation("o4"))
+    await operations.insert(conn, operation("o5"))
     found = [
         await operations.by_key(conn, actor, "k") for actor in ("someone", "another", "nobody")
     ]
     assert [each and each.id for each in found] == ["o1", "o3", None]
     with pytest.raises(IntegrityError, match=r"operations\.id"):
-        await operations.begin(conn, operation("o1"))
+        await operations.insert(conn, operation("o1"))
 
 
 async def test_an_operation_ends_once(conn: Transaction) -> None:
-    await operations.begin(conn, operation("o1", plan={"snapshot": "s"}))
+    await operations.insert(conn, operation("o1", plan={"snapshot": "s"}))
     before = datetime.now(UTC)
     ended = await operations.finish(conn, "o1", "failed", {"half": 1}, "It broke.")
     assert ended == await operations.get(conn, "o1")
@@ -48,7 +48,7 @@ async def test_an_operation_ends_once(conn: Transaction) -> None:
 
 async def test_what_has_not_ended_is_listed_in_its_order(conn: Transaction) -> None:
     for name in ("o3", "o1", "o2"):
-        await operations.begin(conn, operation(name))
+        await operations.insert(conn, operation(name))
     await operations.finish(conn, "o2", "interrupted")
     assert [each.id for each in await operations.unfinished(conn)] == ["o1", "o3"]
     assert await operations.last_id(conn) == "o3"
@@ -57,19 +57,19 @@ async def test_what_has_not_ended_is_listed_in_its_order(conn: Transaction) -> N
 async def test_old_operations_go_when_they_have_ended(conn: Transaction) -> None:
     for name, ended in (("o1", 1), ("o2", 5), ("o3", None)):
         at = None if ended is None else later(ended)
-        await operations.begin(conn, operation(name, key=name, ended_at=at))
+        await operations.insert(conn, operation(name, key=name, ended_at=at))
     assert await operations.prune(conn, later(5)) == 1
     assert [
         name for name in ("o1", "o2", "o3") if await operations.get(conn, name) is not None
     ] == ["o2", "o3"]
-    await operations.begin(conn, operation("o4", key="o1"))
+    await operations.insert(conn, operation("o4", key="o1"))
 
 
 async def test_the_key_of_what_came_to_nothing_serves_again(conn: Transaction) -> None:
-    await operations.begin(conn, operation("o1", key="k"))
+    await operations.insert(conn, operation("o1", key="k"))
     await operations.finish(conn, "o1", "failed")
     await operations.free_key(conn, "o1")
     assert await operations.by_key(conn, "someone", "k") is None
-    await operations.begin(conn, operation("o2", key="k"))
+    await operations.insert(conn, operation("o2", key="k"))
     with pytest.raises(KeyError):
         await operations.free_key(conn, "o3")

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -103,22 +104,24 @@ class Creation:
         )
         self._room.take(session.id, None)
         try:
-            operation = self._operations.new("create", by, session.id, key)
+            # The session is noted: that is what was asked for. Its start is the server's own.
+            operation = self._operations.done_at_once(
+                self._operations.new("create", by, session.id, key), session=session.id
+            )
             async with self._database.write() as conn:
                 await self.check_room_for(conn, 1)
                 await insert_named(conn, session)
-                await operations_table.begin(conn, operation)
+                await operations_table.insert(conn, operation)
                 await self._events.append(
                     conn, "session.created", session.id, by, name=session.name,
                     image=session.image, size=session.size,
                 )  # fmt: skip
-                # The session is noted: that is what was asked for. Its start is the server's own.
-                await operations_table.finish(conn, operation.id, "done", {"session": session.id})
+                start = await self.note_start(conn, session.id, by)
         except BaseException:
             self._room.give_back(session.id)
             raise
         self._events.tell(session.id)
-        self.provision(session.id, by)
+        self.provision(start, by)
         return session
 
     async def check_room_for(self, conn: Transaction, count: int) -> None:
@@ -132,14 +135,30 @@ class Creation:
                 todo="Remove some, or raise max_sessions in the settings.",
             )
 
-    def provision(self, session: str, by: Actor, event: StartEvent = "create") -> None:
+    async def note_start(self, conn: Transaction, session: str, by: Actor) -> Operation:
+        """Note that a session is to be started for the first time, in the transaction in which it
+        comes to be. Then call :meth:`provision`."""
+        start = self._operations.new("provision", by, session, None)
+        await operations_table.insert(conn, start)
+        return start
+
+    def provision(self, start: Operation, by: Actor, event: StartEvent = "create") -> None:
         """Begin to start a session for the first time, with room taken for it already."""
+        session = start.session or ""
         task = self._tasks.background(
-            self._provision(session, by, event), f"provisioning {session}"
+            self._provision(session, start, by, event), f"provisioning {session}"
         )
         self._lives.of(session).provisioning = task
         self._provisioning.add(task)
         task.add_done_callback(self._provisioning.discard)
+
+    async def provision_anew(self, new: Sequence[Session], by: Actor) -> None:
+        """Begin to start sessions whose first start was cut off."""
+        async with self._database.write() as conn:
+            starts = [await self.note_start(conn, session.id, by) for session in new]
+        for session, start in zip(new, starts, strict=True):
+            self._room.adopt(session.id)
+            self.provision(start, by, "create" if session.parent is None else "fork")
 
     async def stop_provisioning(self) -> None:
         """Cut off all starts of new sessions: an image may take minutes to be made. The next
@@ -148,20 +167,32 @@ class Creation:
             task.cancel()
         await asyncio.gather(*self._provisioning, return_exceptions=True)
 
-    async def _provision(self, session_id: str, by: Actor, event: StartEvent) -> None:
-        async with self._lives.of(session_id).turn("create"):
+    async def _provision(
+        self, session_id: str, start: Operation, by: Actor, event: StartEvent
+    ) -> None:
+        async with (
+            self._operations.under_way(start, by) as noted,
+            self._lives.of(session_id).turn("create"),
+        ):
             session = await self._standing.get(session_id)
             if session.status is not Status.PROVISIONING:
                 return  # destroyed before its turn came
             try:
-                async with self._operations.noted("provision", by, session_id) as noted:
-                    await self._start_first(session, noted, by, event)
+                await self._start_first(session, noted, by, event)
             except (SessionError, VmError, ImageError, StoreError, OSError) as error:
+                await self._fail(session, noted, by, error)
+
+    async def _fail(self, session: Session, noted: Noted, by: Actor, error: Exception) -> None:
+        self._room.give_back(session.id)
+
+        async def write() -> None:
+            async with self._database.write() as conn:
+                await self._operations.failed(conn, noted, by, error)
                 why = f"It could not be started: {error}"
-                await self._operations.until_taken(
-                    f"the failure of session {session_id}",
-                    lambda: self._standing.fail(session_id, why, by),
-                )
+                await self._standing.note_failed(conn, session, why, by)
+
+        await self._operations.until_taken(f"the failure of session {session.id}", write)
+        self._events.tell(session.id)
 
     async def _start_first(
         self, session: Session, noted: Noted, by: Actor, event: StartEvent

@@ -18,6 +18,7 @@ from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots
 from torpor.sessions.standing import RUNS, Standing, check_runs, check_there
 from torpor.sessions.tasks import Tasks
+from torpor.store import operations as operations_table
 from torpor.store import sessions
 from torpor.store.database import Database, Transaction
 from torpor.store.records import Session, Snapshot, Status
@@ -246,11 +247,13 @@ class Lifecycle:
             session = await self._standing.get(session_id)
             if session.status is Status.DESTROYED:
                 return
-            async with self._operations.noted("destroy", by, session_id) as noted:
-                async with self._database.write() as conn:
-                    await sessions.update(conn, session_id, status=Status.DESTROYING)
-                    await self._events.append(conn, "session.destroying", session_id, by)
-                self._events.tell(session_id)
+            record = self._operations.new("destroy", by, session_id, None)
+            async with self._database.write() as conn:
+                await operations_table.insert(conn, record)
+                await sessions.update(conn, session_id, status=Status.DESTROYING)
+                await self._events.append(conn, "session.destroying", session_id, by)
+            self._events.tell(session_id)
+            async with self._operations.under_way(record, by) as noted:
                 for machine in self._machines_of(session):
                     with contextlib.suppress(VmError, OSError):
                         await self._host.end(machine)
@@ -260,6 +263,8 @@ class Lifecycle:
                         conn, session_id, status=Status.DESTROYED, machine=None, snapshot=None
                     )
                     await self._events.append(conn, "session.destroyed", session_id, by)
+                    # Its first start may have been cut off before it was begun.
+                    await operations_table.interrupt(conn, session_id, but=record.id)
                     await noted.done(conn)
             self._events.tell(session_id)
             await self._snapshots.release_all_of(session_id)

@@ -119,9 +119,9 @@ class Lineage:
                 self._child(parent, source, number) for number in range(1, count + 1)
             ]
             forked = Forked(children, await self.not_undone(parent, source))
-            noted = await self._insert_children(parent, source, forked, by, key)
-        for child in noted:
-            self._creation.provision(child.id, by, "fork")
+            starts = await self._insert_children(parent, source, forked, by, key)
+        for start in starts:
+            self._creation.provision(start, by, "fork")
         return forked
 
     def _child(self, parent: Session, source: Snapshot, number: int) -> Session | SessionError:
@@ -158,40 +158,41 @@ class Lineage:
         forked: Forked,
         by: Actor,
         key: Key | None,
-    ) -> list[Session]:
-        """Note the children of a fork, all in one transaction."""
+    ) -> list[Operation]:
+        """Note the children of a fork, and that they are to be started, all in one transaction."""
         children = forked.children
         new = [child for child in children if isinstance(child, Session)]
         # One of which nothing came can be asked for again with its key.
-        operation = self._operations.new("fork", by, parent.id, key if new else None)
-        result = {
-            "children": [
+        operation = self._operations.done_at_once(
+            self._operations.new("fork", by, parent.id, key if new else None),
+            children=[
                 child.id if isinstance(child, Session) else child.plain() for child in children
             ],
-            "not_undone": forked.not_undone,
-        }
+            not_undone=forked.not_undone,
+        )
+        starts = []
         try:
             async with self._database.write() as conn:
                 await self._creation.check_room_for(conn, len(new))
-                await operations_table.begin(conn, operation)
+                await operations_table.insert(conn, operation)
                 for child in new:
                     await insert_named(conn, replace(child, created_by=by.id))
                     await self._events.append(
                         conn, "session.created", child.id, by, name=child.name,
                         parent_session_id=parent.id, checkpoint_id=source.checkpoint,
                     )  # fmt: skip
+                    starts.append(await self._creation.note_start(conn, child.id, by))
                 await self._events.append(
                     conn, "session.forked", parent.id, by, checkpoint_id=source.checkpoint,
                     children=[child.id for child in new], errors=len(children) - len(new),
                 )  # fmt: skip
-                await operations_table.finish(conn, operation.id, "done", result)
         except BaseException:
             for child in new:
                 self._room.give_back(child.id)
             raise
         for session in (parent, *new):
             self._events.tell(session.id)
-        return new
+        return starts
 
     async def _forked(self, operation: Operation) -> Forked:
         """Return what an earlier fork said."""

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torpor.sessions.errors import ConflictError, SessionError
@@ -32,6 +33,8 @@ class Noted:
 
     def __init__(self, record: Operation) -> None:
         self.record = record
+        self.state: OperationState = "started"
+        """The end that has been noted, if one has."""
         self.happened = False
         """Whether the host has done it, or may have: then it did not fail, whatever else does, and
         what became of it is written down later."""
@@ -44,6 +47,7 @@ class Noted:
     async def done(self, conn: Transaction, **result: Any) -> None:
         """Note that it is done, in the transaction that changes what it changes."""
         await table.finish(conn, self.record.id, "done", result)
+        self.state = "done"
 
 
 class Operations:
@@ -123,6 +127,10 @@ class Operations:
             plan=plan,
         )
 
+    def done_at_once(self, record: Operation, **result: Any) -> Operation:
+        """Return the record of an operation that is done in the transaction that notes it."""
+        return replace(record, state="done", result=result, ended_at=now())
+
     @asynccontextmanager
     async def noted(
         self, kind: str, by: Actor, session: str, key: Key | None = None, **plan: Any
@@ -130,7 +138,7 @@ class Operations:
         """Note an operation, and what became of it if the block fails or is cancelled."""
         record = self.new(kind, by, session, key, **plan)
         async with self._database.write() as conn:
-            await table.begin(conn, record)
+            await table.insert(conn, record)
         async with self.under_way(record, by) as noted:
             yield noted
 
@@ -139,48 +147,71 @@ class Operations:
         nothing then either."""
         if key is None:
             return
-        record = self.new(kind, by, session, key)
+        record = self.done_at_once(self.new(kind, by, session, key))
         async with self._database.write() as conn:
-            await table.begin(conn, record)
-            await table.finish(conn, record.id, "done")
+            await table.insert(conn, record)
 
     @asynccontextmanager
     async def under_way(self, record: Operation, by: Actor) -> AsyncIterator[Noted]:
-        """Note what became of an operation, which is noted already, if the block fails or is
-        cancelled."""
+        """Note what became of an operation that has been noted, if the block fails, is cancelled,
+        or ends without anything done."""
         noted = Noted(record)
         began = time.monotonic()
+
+        def tell(state: OperationState) -> None:
+            self.on_end(record.kind, state, time.monotonic() - began)
+
         try:
             yield noted
         except (Exception, asyncio.CancelledError) as error:
             state: OperationState = "failed" if isinstance(error, Exception) else "interrupted"
-            self.on_end(noted.record.kind, state, time.monotonic() - began)
+            tell(state)
             if not noted.happened:  # else the next program finishes it
-                await self._note_failure(noted.record, by, state, error)
+                await self._note_end(record, by, state, error)
             raise
-        self.on_end(noted.record.kind, "done", time.monotonic() - began)
+        if noted.state == "started":
+            noted.state = "interrupted"
+            await self._note_end(record, by, noted.state, None)
+        tell(noted.state)
 
-    async def _note_failure(
-        self, record: Operation, by: Actor, state: OperationState, error: BaseException
+    async def failed(
+        self, conn: Transaction, noted: Noted, by: Actor, error: BaseException
+    ) -> None:
+        """Note that an operation has failed, in the transaction that changes what it changes."""
+        await self._end(conn, noted.record, by, "failed", error)
+        noted.state = "failed"
+
+    async def _note_end(
+        self, record: Operation, by: Actor, state: OperationState, error: BaseException | None
     ) -> None:
         """Note what became of an operation, unless its end is noted already. A database that does
         not take it leaves that to the next program."""
         try:
             async with self._database.write() as conn:
-                said = str(error) if state == "failed" else "It was cut off."
-                await table.finish(conn, record.id, state, error=said)
-                if state == "failed":
-                    code = error.code if isinstance(error, SessionError) else type(error).__name__
-                    await self._events.append(
-                        conn, "operation.failed", record.session, by,
-                        operation=record.id, kind=record.kind, error=said, code=code,
-                    )  # fmt: skip
+                await self._end(conn, record, by, state, error)
         except KeyError:
             return
         except StoreError as refusal:
             logger.error("the end of %s %s was not noted: %s", record.kind, record.id, refusal)
             return
         self._events.tell(record.session)
+
+    async def _end(
+        self,
+        conn: Transaction,
+        record: Operation,
+        by: Actor,
+        state: OperationState,
+        error: BaseException | None,
+    ) -> None:
+        said = str(error) if state == "failed" else "It was cut off."
+        await table.finish(conn, record.id, state, error=said)
+        if state == "failed":
+            code = error.code if isinstance(error, SessionError) else type(error).__name__
+            await self._events.append(
+                conn, "operation.failed", record.session, by,
+                operation=record.id, kind=record.kind, error=said, code=code,
+            )  # fmt: skip
 
     async def written(self, write: Callable[[Transaction], Awaitable[T]], noted: Noted) -> T:
         """Write down what the host has done for an operation, as :meth:`until_taken`. If this

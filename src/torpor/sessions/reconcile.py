@@ -21,7 +21,6 @@ from torpor.sessions.hosts import (
     Kept,
     MachineHost,
     Running,
-    StartEvent,
 )
 from torpor.sessions.lifecycle import Lifecycle
 from torpor.sessions.model import SYSTEM
@@ -119,10 +118,8 @@ class Reconciler:
         await self._remove_strangers(known, found)
         await self._snapshots.tidy()
         await self._events.add("server.reconciled", None, SYSTEM, **self._report.plain())
-        for session in new:
-            self._room.adopt(session.id)
-            event: StartEvent = "create" if session.parent is None else "fork"
-            self._creation.provision(session.id, SYSTEM, event)
+        if new:
+            await self._creation.provision_anew(new, SYSTEM)
         return self._report
 
     async def _there(self, session: str | None) -> Session | None:

@@ -27,7 +27,9 @@ log = logging.getLogger("torpor.store")
 Transaction = AsyncConnection
 """What :meth:`Database.read` and :meth:`Database.write` give, and each table's functions take."""
 
-_READERS, _MORE_READERS = 4, 28  # connections that are kept, and those made when these are in use
+_READERS = 8
+"""Connections that read at the same time; who comes when all are in use waits for one. To make one
+takes longer than nearly all that is read with it, and each keeps pages in memory."""
 
 
 class Database:
@@ -39,6 +41,7 @@ class Database:
         self._writer = _engine(file, writes=True)
         self._writing = asyncio.Lock()
         self._holder: asyncio.Task[Any] | None = None
+        self._reading: set[asyncio.Task[Any] | None] = set()
 
     @classmethod
     async def open(cls, url: str) -> Self:
@@ -64,13 +67,20 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:
         """A connection that sees one moment of the database, that of its first look, and cannot
-        write."""
-        with told(self.file):
-            conn = await self._readers.connect()
-            try:
-                yield conn
-            finally:
-                await _end(conn)
+        write. A task has one at a time."""
+        task = asyncio.current_task()
+        if task in self._reading:
+            raise RuntimeError("this task is reading already, and might wait for itself")
+        self._reading.add(task)
+        try:
+            with told(self.file):
+                conn = await self._readers.connect()
+                try:
+                    yield conn
+                finally:
+                    await _end(conn)
+        finally:
+            self._reading.discard(task)
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
@@ -145,7 +155,9 @@ def _engine(file: Path, *, writes: bool) -> AsyncEngine:
         URL.create("sqlite+aiosqlite", database=str(file)),
         async_creator=lambda *_, **__: connect(file, writes=writes),
         pool_size=1 if writes else _READERS,
-        max_overflow=0 if writes else _MORE_READERS,
+        max_overflow=0,
+        pool_use_lifo=True,  # the one with its pages at hand
+        pool_timeout=None,
         pool_reset_on_return=None,  # _end does it; once more would be one more turn
     )
 

@@ -13,13 +13,11 @@ from torpor.store.records import Operation, OperationState
 from torpor.store.tables import operations as table
 
 
-async def begin(conn: AsyncConnection, operation: Operation) -> None:
+async def insert(conn: AsyncConnection, operation: Operation) -> None:
     """Note an operation. Raises :exc:`KeyUsedError` if its actor has used its key before."""
     try:
-        # In a savepoint: an error of one statement must not end the transaction around it.
-        async with conn.begin_nested():
-            await conn.execute(table.insert().values(rows.values(operation)))
-    except IntegrityError:
+        await conn.execute(table.insert().values(rows.values(operation)))
+    except IntegrityError:  # the transaction around it goes on, as in sessions.insert
         if operation.key is not None:
             first = await by_key(conn, operation.actor, operation.key)
             if first is not None:
@@ -43,11 +41,17 @@ async def finish(
 
     Raises :exc:`KeyError` if none of this id is under way: the first end that is noted stays.
     """
-    found = await get(conn, operation)
-    if found is None or found.ended_at is not None:
-        raise KeyError(operation)
     changes = {"state": state, "result": result or {}, "error": error, "ended_at": rows.now()}
-    return await rows.changed(conn, Operation, table, operation, changes)
+    under_way = table.c.ended_at.is_(None)
+    return await rows.changed(conn, Operation, table, operation, changes, under_way)
+
+
+async def interrupt(conn: AsyncConnection, session: str, but: str) -> None:
+    """Note of all operations on a session of which no end is noted, except for ``but``, that
+    nothing came of them."""
+    left = table.c.session == session, table.c.ended_at.is_(None), table.c.id != but
+    changes = {"state": "interrupted", "error": "Its session is gone.", "ended_at": rows.now()}
+    await conn.execute(table.update().where(*left).values(**changes))
 
 
 async def by_key(conn: AsyncConnection, actor: str, key: str) -> Operation | None:

@@ -1,11 +1,11 @@
 """Records to rows and back: a record's fields are its table's columns, in the same order."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Select, Table, select
+from sqlalchemy import ColumnElement, Select, Table, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.store.records import Operation, Session, Snapshot, Token
@@ -41,20 +41,26 @@ async def one(conn: AsyncConnection, record: Callable[..., T], table: Table, key
 
 
 async def changed(
-    conn: AsyncConnection, record: type[C], table: Table, key: str, changes: Mapping[str, Any]
+    conn: AsyncConnection,
+    record: type[C],
+    table: Table,
+    key: str,
+    changes: Mapping[str, Any],
+    *conditions: ColumnElement[bool],
 ) -> C:
     """Change columns of the record whose id is ``key``, and return it as it is then.
 
-    Raises :exc:`KeyError` if there is none, :exc:`TypeError` for a field that the record does not
-    have, and :exc:`ValueError` for one that never changes.
+    Raises :exc:`KeyError` if there is none, or none of which the ``conditions`` hold,
+    :exc:`TypeError` for a field that the record does not have, and :exc:`ValueError` for one that
+    never changes.
     """
+    if unknown := changes.keys() - {field.name for field in fields(record)}:
+        raise TypeError(f"a {record.__name__} has no {', '.join(sorted(unknown))}")
     if fixed := {"id", "created_at", "started_at"} & changes.keys():
         raise ValueError(f"{', '.join(sorted(fixed))} of a {record.__name__} never changes")
-    # Where several programs write, none of them comes between this look and the change.
-    old = await first(conn, record, select(table).where(table.c.id == key).with_for_update())
-    if old is None:
+    this = table.c.id == key, *conditions
+    changing = table.update().where(*this).values(**changes).returning(table)
+    row = (await conn.execute(changing if changes else select(table).where(*this))).first()
+    if row is None:
         raise KeyError(key)
-    new = replace(old, **changes)
-    if changes:
-        await conn.execute(table.update().where(table.c.id == key).values(**changes))
-    return new
+    return record(*row)

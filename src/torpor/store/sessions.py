@@ -34,12 +34,10 @@ class SessionQuery:
 
 
 async def insert(conn: AsyncConnection, session: Session) -> None:
-    """Add a session. Raises :exc:`NameTakenError`."""
+    """Add a session. Raises :exc:`NameTakenError`; the transaction around it can go on."""
     try:
-        # In a savepoint: an error of one statement must not end the transaction around it.
-        async with conn.begin_nested():
-            await conn.execute(table.insert().values(rows.values(session)))
-    except IntegrityError:
+        await conn.execute(table.insert().values(rows.values(session)))
+    except IntegrityError:  # SQLite takes back this statement alone (sqlite.org/lang_conflict.html)
         await _refuse_taken_name(conn, session)
         raise
     await _add_labels(conn, session)
@@ -79,16 +77,12 @@ async def update(conn: AsyncConnection, session: str, **changes: Any) -> Session
     Raises :exc:`KeyError` if there is none, and :exc:`NameTakenError`.
     """
     changes = {"updated_at": rows.now(), **changes}
-    if not changes.keys() & {"name", "status"}:
+    try:
         new = await rows.changed(conn, Session, table, session, changes)
-    else:
-        try:
-            async with conn.begin_nested():
-                new = await rows.changed(conn, Session, table, session, changes)
-        except IntegrityError:
-            old = await get(conn, session)
-            await _refuse_taken_name(conn, old, changes.get("name"))
-            raise
+    except IntegrityError:
+        old = await get(conn, session)
+        await _refuse_taken_name(conn, old, changes.get("name"))
+        raise
     if "labels" in changes:
         labelled = session_labels.c.session == session
         await conn.execute(session_labels.delete().where(labelled))
