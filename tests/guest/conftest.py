@@ -8,9 +8,11 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,11 +20,13 @@ from typing import Any
 
 import pytest
 
+import torpor.guest
 from torpor.vm import GuestAgent
 from torpor.vm.channel import Channel
 
 AGENT = """
 import sys
+sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from torpor.guest import link, streams, succession
 from torpor.guest.agent import Agent
@@ -40,12 +44,27 @@ def place_of_agent(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}-agent")
 
 
+def open_to_all(directory: Path) -> None:
+    """Let every user into a directory of a test's, which pytest has closed to all but its own."""
+    top = Path(tempfile.gettempdir())
+    for each in (directory, *directory.parents):
+        if each == top:
+            return
+        each.chmod(each.stat().st_mode | 0o055)
+
+
 class Guest:
     """An agent, and the host's end of its port."""
 
     def __init__(self, directory: Path, grace: float = 60.0) -> None:
         directory = place_of_agent(directory)
         directory.mkdir()
+        # As on a tools disk every user may read it; the checkout may be closed to others.
+        (directory / "torpor").mkdir()
+        (directory / "torpor/__init__.py").touch()
+        left_out = shutil.ignore_patterns("__pycache__")
+        of_agent = Path(torpor.guest.__file__).parent
+        shutil.copytree(of_agent, directory / "torpor/guest", ignore=left_out)
         for name, text in (("procs", "0"), ("freeze", "0"), ("events", "frozen 0\n")):
             (directory / f"cgroup.{name}").write_text(text)
         self.port, theirs = socket.socketpair()

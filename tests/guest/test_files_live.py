@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.guest.conftest import Guest
+from tests.guest.conftest import Guest, open_to_all
 from torpor.vm import ChannelLostError, GuestAgent, GuestError, Packing, Unpacking
 from torpor.vm.channel import Channel
 from torpor.vm.transfers import AHEAD, PIECE
@@ -244,9 +244,7 @@ async def test_names_are_made_moved_and_removed(agent: GuestAgent, tmp_path: Pat
 async def test_everything_is_done_as_the_user_who_is_named(
     agent: GuestAgent, tmp_path: Path
 ) -> None:
-    for above in (tmp_path, *tmp_path.parents):
-        if above not in (Path("/"), Path("/tmp")):
-            above.chmod(above.stat().st_mode | 0o755)
+    open_to_all(tmp_path)
     root = tmp_path / "of-nobody"
     root.mkdir()
     os.chown(root, 65534, 65534)
