@@ -3,6 +3,7 @@
 import faulthandler
 import os
 import signal
+import tempfile
 
 from hypothesis import settings
 
@@ -10,6 +11,15 @@ from hypothesis import settings
 # signals, and with them each program that they start, which is to hear them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# Programs that tests start are to run as on anybody's computer; with this, Python holds nothing
+# back that is left to be written when they end.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
+# Files of tests lie on a disk, as Torpor's do. Where /tmp is in memory (Debian 13), reading a file
+# fills its holes, and bytes that are written over stay where they were.
+if "TMPDIR" not in os.environ:
+    os.environ["TMPDIR"] = tempfile.tempdir = "/var/tmp"
 
 # A shared machine stalls now and then, so no example has a deadline. In CI the examples are the
 # same each time, so that a failure is the change's own; everywhere else they are new ones.

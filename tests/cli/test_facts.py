@@ -25,6 +25,11 @@ def test_a_version_is_found_in_what_a_program_says(said: str, version: str) -> N
     assert facts.version_in(said) == version
 
 
+def test_no_program_is_looked_for_twice() -> None:
+    names = [tool.name for tool in (*facts.TOOLS, *facts.USER_TOOLS)]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_memory_is_read_in_bytes() -> None:
     found = facts.read_memory("MemTotal:  100 kB\nMemFree:  7 kB\nMemAvailable:   50 kB\n")
     assert found == facts.Memory(102400, 51200)

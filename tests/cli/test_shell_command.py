@@ -219,5 +219,24 @@ def test_a_window_that_is_closed_leaves_it(double: Double, told: list[Any]) -> N
     with at_shell(double) as at:
         at.shows("$")
         at.hang_up()
-        assert at.program.wait(60) in (0, 1)
+        assert at.program.wait(60) == 128 + signal.SIGHUP
     assert not any(isinstance(each, dict) and each["type"] == "signal" for each in told)
+
+
+def test_a_window_that_is_closed_over_a_command_tells_it(double: Double) -> None:
+    async def begin(websocket: WebSocket) -> None:
+        await websocket.send_bytes(output(0, b"begun\n"))
+
+    async def heard(websocket: WebSocket, said: Any) -> None:
+        if isinstance(said, dict) and said["type"] == "signal":
+            # It has something to say still, and nobody to say it to.
+            await websocket.send_bytes(output(6, b"ending\n"))
+            await websocket.send_text(ends(3))
+
+    told = command(double, begin, heard)
+    with seat(["exec", "b", "--", "work"], environment(double)) as at:
+        at.shows("begun")
+        at.hang_up()
+        assert at.program.wait(60) == 128 + signal.SIGHUP
+    said = [each for each in told if isinstance(each, dict) and each["type"] == "signal"]
+    assert [each["signal"] for each in said] == [signal.SIGHUP]

@@ -8,21 +8,27 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import torpor.guest
+from tests.waiting import eventually
 from torpor.vm import GuestAgent
 from torpor.vm.channel import Channel
 
 AGENT = """
 import sys
+sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from torpor.guest import link, streams, succession
 from torpor.guest.agent import Agent
@@ -35,24 +41,68 @@ while True:
 """
 
 
+AS_ROOT = ("unshare", "--user", "--map-root-user", "--mount", "--", "sh", "-c",
+           'mount -t tmpfs none /root && exec "$@"', "sh")  # fmt: skip
+"""Before a command line: it is root in a user namespace, with an empty home of root's."""
+
+
+needs_users = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+
+@cache
+def agent_rights() -> tuple[str, ...] | None:
+    """What a guest agent's command line begins with, so that it has a root's rights: nothing for
+    root. None where an ordinary user cannot have them."""
+    if os.geteuid() == 0:
+        return ()
+    tried = subprocess.run([*AS_ROOT, "true"], capture_output=True, check=False)
+    return AS_ROOT if tried.returncode == 0 else None
+
+
 def place_of_agent(directory: Path) -> Path:
     """Where the agent has what is its own, apart from what tests put into their directory."""
     return directory.with_name(f"{directory.name}-agent")
+
+
+def open_to_all(directory: Path) -> None:
+    """Let every user into a directory of a test's, which pytest has closed to all but its own."""
+    top = Path(tempfile.gettempdir())
+    for each in (directory, *directory.parents):
+        if each == top:
+            return
+        each.chmod(each.stat().st_mode | 0o055)
+
+
+def open_descriptors(pid: int) -> int:
+    try:
+        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    except PermissionError:
+        return 0  # it has ended and is not waited for yet, and who looks is not root
 
 
 class Guest:
     """An agent, and the host's end of its port."""
 
     def __init__(self, directory: Path, grace: float = 60.0) -> None:
+        rights = agent_rights()
+        if rights is None:
+            pytest.skip("a guest agent needs root, or user namespaces for ordinary users")
         directory = place_of_agent(directory)
         directory.mkdir()
+        # As on a tools disk every user may read it; the checkout may be closed to others.
+        (directory / "torpor").mkdir()
+        (directory / "torpor/__init__.py").touch()
+        left_out = shutil.ignore_patterns("__pycache__")
+        of_agent = Path(torpor.guest.__file__).parent
+        shutil.copytree(of_agent, directory / "torpor/guest", ignore=left_out)
         for name, text in (("procs", "0"), ("freeze", "0"), ("events", "frozen 0\n")):
             (directory / f"cgroup.{name}").write_text(text)
         self.port, theirs = socket.socketpair()
         theirs.setblocking(False)
         with theirs:
+            arguments = [str(theirs.fileno()), str(directory), str(grace)]
             self.process = subprocess.Popen(
-                [sys.executable, "-c", AGENT, str(theirs.fileno()), str(directory), str(grace)],
+                [*rights, sys.executable, "-c", AGENT, *arguments],
                 pass_fds=[theirs.fileno()],
             )
 
@@ -68,8 +118,11 @@ class Guest:
 
     async def descriptors(self) -> int:
         await asyncio.sleep(0.2)  # until the pipes of what has ended are closed
-        processes = (self.process.pid, self.spawner())
-        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in processes)
+        return sum(map(open_descriptors, (self.process.pid, self.spawner())))
+
+    async def closes_all_but(self, count: int) -> None:
+        """See that no more descriptors than these stay open, however long that takes here."""
+        await eventually(self.descriptors, lambda found: found <= count)
 
     def memory(self) -> int:
         """Bytes of the agent's anonymous memory.

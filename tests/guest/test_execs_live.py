@@ -16,8 +16,6 @@ import pytest
 from tests.guest.conftest import Guest
 from torpor.vm import ChannelLostError, Command, Exec, Gap, GuestError, Output
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a cgroup namespace needs root")
-
 LINES = """
 import sys, time
 for n in range(int(sys.argv[1])):
@@ -101,7 +99,7 @@ async def test_what_cannot_start_says_why_and_leaves_nothing(
             await agent.start(Command(argv, **options))  # type: ignore[arg-type]
         assert caught.value.code == code
     assert (await agent.run("echo", "still there")).stdout == b"still there\n"
-    assert await guest.descriptors() == before
+    await guest.closes_all_but(before)
     assert len(await agent.commands()) == 2
     await agent.channel.close()
 
@@ -452,7 +450,7 @@ async def test_a_thousand_commands_leave_no_descriptor_and_no_memory(guest: Gues
     await batch(500)  # up to the finished commands that are kept, and the allocator's reserve
     descriptors, memory = await guest.descriptors(), guest.memory()
     await batch(1000)
-    assert await guest.descriptors() == descriptors
+    await guest.closes_all_but(descriptors)
     assert guest.memory() < memory + (1 << 20)
     assert len(await agent.commands()) == 64
     await agent.channel.close()

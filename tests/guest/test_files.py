@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.guest.conftest import needs_users, open_to_all
 from torpor.guest import files
 
 
@@ -253,12 +254,10 @@ def test_ranges_of_data_are_told(file: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert files.ranges({"path": str(file), "offset": some["next"]})["ranges"] == told["ranges"][2:]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+@needs_users
 def test_a_request_is_done_as_the_user_who_is_named(tmp_path: Path) -> None:
+    open_to_all(tmp_path)
     tmp_path.chmod(0o777)
-    for above in list(tmp_path.parents)[:-1]:
-        if above != Path("/tmp"):
-            above.chmod(0o755)
     secret = tmp_path / "secret"
     secret.write_text("for root")
     secret.chmod(0o600)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,10 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     )
     assert child.stdout is not None
     child.stdout.readline()
+    for _ in range(1000):
+        if "\nState:\tS" in Path(f"/proc/{child.pid}/status").read_text("ascii", "replace"):
+            break
+        time.sleep(0.01)  # it has said so, and does not sleep yet
     yield child
     child.kill()
     child.communicate()

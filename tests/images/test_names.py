@@ -4,6 +4,7 @@ import asyncio
 import json
 import stat
 import subprocess
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,9 @@ def test_what_is_exported_is_imported_again(
     assert read(again.image) == read(image)
     if form == "oci":
         assert again.image.config == image.config
+        with tarfile.open(out) as archive:
+            members = [each.name for each in archive if each.isdir()]
+        assert members == ["blobs", "blobs/sha256"]  # skopeo of an ordinary user needs them
         described = subprocess.run(
             ["skopeo", "inspect", f"oci-archive:{out}"], check=True, capture_output=True
         )

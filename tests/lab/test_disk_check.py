@@ -9,17 +9,20 @@ from typing import Any, cast
 
 import pytest
 
+from torpor.images.programs import SEARCH, find_program
 from torpor.lab.disk_check import DiskChecked, chain, check_disk
 from torpor.vm import Host
 
+PROGRAMS = ("qemu-img", "qemu-io", "mkfs.ext4", "e2fsck")
 needs_programs = pytest.mark.skipif(
-    not all(map(shutil.which, ("qemu-img", "qemu-io", "mkfs.ext4", "e2fsck"))),
+    not all(shutil.which(name, path=SEARCH) for name in PROGRAMS),
     reason="needs qemu-utils and e2fsprogs",
 )
 
 
-def run(*command: object) -> None:
-    subprocess.run([str(word) for word in command], check=True, capture_output=True)
+def run(program: str, *arguments: object) -> None:
+    line = [find_program(program), *map(str, arguments)]
+    subprocess.run(line, check=True, capture_output=True)
 
 
 def host(*files: Path) -> Host:
@@ -51,7 +54,10 @@ def test_each_layer_stands_on_the_one_below() -> None:
 
 
 @needs_programs
-async def test_a_file_system_under_a_layer_is_clean(tmp_path: Path) -> None:
+async def test_a_file_system_under_a_layer_is_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/local/bin:/usr/bin:/bin")  # an ordinary user's
     checked = await check_disk(host(*file_system(tmp_path)), "any", tmp_path / "flat")
     assert checked.clean, checked.said
     assert not (tmp_path / "flat").exists()

@@ -95,6 +95,18 @@ def test_a_hybrid_host_without_memory_in_version_2_uses_version_1(tmp_path: Path
     assert (found.version, found.lacking) == (1, ("pids",))
 
 
+def test_a_user_is_told_of_each_tree_of_version_1_that_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("memory", "cpu"):
+        (tmp_path / name).mkdir()
+    line = "32 31 0:29 / {0}/{1} rw - cgroup cgroup rw,{1}\n"
+    mountinfo = "".join(line.format(tmp_path, name) for name in ("cpu", "memory"))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    found = find_tree(root=False, mountinfo=mountinfo, own_groups="4:memory:/\n2:cpu:/\n")
+    assert found == f"not ours to write: {tmp_path}/memory, {tmp_path}/cpu"
+
+
 def test_a_host_without_control_groups_says_so() -> None:
     found = find_tree(root=True, mountinfo="23 1 0:20 / / rw - ext4 /dev/vda rw\n", own_groups="")
     assert found == "the host has no control groups mounted"

@@ -7,5 +7,7 @@ What it imports, each start waits for: commands import the packages below when t
 def main() -> None:
     """Run ``torpor``; this is the program's entry point."""
     from torpor.cli.app import app
+    from torpor.cli.hang_up import heard
 
-    app()
+    with heard():
+        app()

@@ -56,7 +56,6 @@ TOOLS = (
     Tool("qemu-img", "qemu-utils", "machines"),
     Tool("qemu-io", "qemu-utils", "machines"),
     Tool("bwrap", "bubblewrap", "jail"),
-    Tool("prlimit", "util-linux", "jail"),
     Tool("ldd", "libc-bin", "jail"),
     Tool("setpriv", "util-linux", "images"),
     Tool("mmdebstrap", "mmdebstrap", "images"),

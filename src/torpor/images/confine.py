@@ -103,7 +103,8 @@ def confined(room: Room, command: Sequence[str]) -> list[str]:
         line += ["--ro-bind", str(path), name]
     if room.work is not None:
         line += ["--bind", str(room.work), WORK]
-    line += ["--chdir", "/"]
+    # The root is a file system in memory, and an ordinary user's own.
+    line += ["--remount-ro", "/", "--chdir", "/"]
     limits = [
         f"--as={ADDRESS_SPACE}", f"--cpu={CPU_SECONDS}", f"--fsize={room.max_file}",
         f"--nofile={OPEN_FILES}", "--core=0",

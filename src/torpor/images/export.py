@@ -119,6 +119,11 @@ def _write_oci(image: Image, new: Path, report: Report) -> None:
         with tarfile.open(new, "w") as archive:
             _add(archive, "oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}).encode())
             _add(archive, "index.json", json.dumps(index).encode())
+            # A reader that makes them itself may want to give them to somebody (skopeo does).
+            for name in ("blobs", "blobs/sha256"):
+                directory = tarfile.TarInfo(name)
+                directory.type, directory.mode = tarfile.DIRTYPE, 0o755
+                archive.addfile(directory)
             for digest, content in blobs.items():
                 _add(archive, f"blobs/sha256/{digest}", content)
             member = tarfile.TarInfo(f"blobs/sha256/{packed.hexdigest()}")

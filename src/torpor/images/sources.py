@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -127,15 +129,13 @@ def _packed(directory: Path) -> Callable[[], Iterator[bytes]]:
         "--xattrs", "--xattrs-include=*", "--acls", "--one-file-system",
         "--directory", str(directory), ".",
     ]  # fmt: skip
-    if os.geteuid() != 0:
-        # There the user's own files are root's, as they are to be in an image.
-        line = [find_program("fakeroot"), "--", *line]
 
     def chunks() -> Iterator[bytes]:
         environment = {**os.environ, "PATH": SEARCH, "LC_ALL": "C.UTF-8"}
-        with subprocess.Popen(
-            line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=environment,
+        with _owners() as maps, subprocess.Popen(
+            [*line, *(f"--{what}-map=/proc/self/fd/{fd}" for what, fd in maps.items())],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=environment, pass_fds=tuple(maps.values()),
         ) as process:  # fmt: skip
             assert process.stdout is not None
             assert process.stderr is not None
@@ -156,6 +156,21 @@ def _packed(directory: Path) -> Callable[[], Iterator[bytes]]:
             )
 
     return chunks
+
+
+@contextmanager
+def _owners() -> Iterator[dict[str, int]]:
+    """Descriptors of tar's maps of owners and groups: an ordinary user's own files are root's, as
+    they are to be in an image. (Under fakeroot they were, but had no extended attributes.)"""
+    own = {"owner": os.geteuid(), "group": os.getegid()} if os.geteuid() != 0 else {}
+    with ExitStack() as stack:
+        maps = {}
+        for what, number in own.items():
+            file = stack.enter_context(tempfile.TemporaryFile())
+            file.write(f"+{number} root:0\n".encode())
+            file.flush()
+            maps[what] = file.fileno()
+        yield maps
 
 
 def _unreadable(path: Path, error: OSError) -> ImageError:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from torpor.images.programs import SEARCH
 from torpor.vm import Host
 
 E2FSCK = "e2fsck"
@@ -101,7 +102,8 @@ async def _run(*command: str) -> tuple[int, str]:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env=os.environ | {"LC_ALL": "C"},  # its words are read
+        # Its words are read; and it is where an ordinary user's PATH does not lead.
+        env=os.environ | {"LC_ALL": "C", "PATH": SEARCH},
     )
     output, _ = await process.communicate()
     assert process.returncode is not None

@@ -137,7 +137,7 @@ async def _boot_with_kvm(kernel: Path) -> str | None:
     if not os.access("/dev/kvm", os.F_OK):
         return "this host has no /dev/kvm."
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return "this user may not open /dev/kvm (add it to the group kvm)."
+        return "this user may not open /dev/kvm."
     # fmt: off
     process = await asyncio.create_subprocess_exec(
         QEMU, "-M", "microvm,x-option-roms=on,acpi=on", "-accel", "kvm", "-cpu", "host",

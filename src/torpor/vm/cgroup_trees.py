@@ -78,7 +78,7 @@ def find_tree(
                 return _version_2(mount, own.get("", "/"), root=root)
             except (NoTreeError, OSError) as error:
                 why = _reason(error)
-    parents = []
+    parents, closed = [], []
     for controller in CONTROLLERS:
         for mount in found:
             if mount.version == 1 and controller in mount.options:
@@ -86,8 +86,10 @@ def find_tree(
                 if os.access(place, os.W_OK | os.X_OK):
                     parents.append((controller, place))
                 else:
-                    why = f"{place} is not ours to write"
+                    closed.append(str(place))
                 break
+    if closed:
+        why = f"not ours to write: {', '.join(dict.fromkeys(closed))}"
     return Tree(1, tuple(parents)) if parents else why
 
 
