@@ -183,7 +183,7 @@ class _Client:
             await self._socket.patiently(self._take(message))
 
     async def _take(self, message: bytes | str) -> None:
-        async with self._service.use(self._session, self._by):
+        async with self._service.use(self._session, self._by, patient=True):
             if isinstance(message, bytes):
                 await self._following.write(message)
                 return

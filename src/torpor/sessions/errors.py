@@ -5,6 +5,8 @@ Each error says what happened, what state things are in now, and what to do, in 
 
 from typing import Any
 
+from torpor.vm import disk_is_full
+
 
 class SessionError(Exception):
     """The root of this package's errors. ``code`` is a word for programs, ``facts`` plain data
@@ -54,7 +56,20 @@ class FailedError(SessionError):
     code = "failed"
 
 
+class NoSpaceError(FailedError):
+    """It was tried and did not come about because the host's disk is full."""
+
+    code = "no_space"
+
+
 class DestroyedError(NotFoundError):
     """The session has been destroyed, or is being."""
 
     code = "destroyed"
+
+
+def failed(cause: Exception, happened: str, *, state: str) -> FailedError:
+    """Return the error for what did not come about because of ``cause``."""
+    if disk_is_full(cause):
+        return NoSpaceError(happened, state=state, todo="Make space.")
+    return FailedError(happened, state=state)

@@ -28,13 +28,15 @@ from torpor.vm import (
     Output,
     RebootedError,
     Terminal,
+    UnansweredError,
     VmError,
 )
 
 logger = logging.getLogger("torpor.sessions")
 
 LOST = (ChannelLostError, MachineDiedError)
-"""What a request to an agent ends with when its machine is paused, or gone."""
+"""What a request to an agent ends with when its machine is paused, or gone. An agent that is there
+and does not answer (:exc:`UnansweredError`) is not asked again: that took its time already."""
 TRIES = 20
 
 
@@ -162,7 +164,7 @@ class Following:
         sent = self._exec.written
         end = sent + len(data)
         while sent < end:
-            await self._uses.running(self._session, self._by)
+            await self._uses.running(self._session, self._by, patient=True)
             await self._attached.wait()
             try:
                 await self._exec.write(data[len(data) - (end - sent) :])
@@ -172,7 +174,7 @@ class Following:
 
     async def close_input(self) -> None:
         """Tell it that its input ends here; a paused session is woken."""
-        await self._uses.running(self._session, self._by)
+        await self._uses.running(self._session, self._by, patient=True)
         await self._attached.wait()
         await self._exec.close_stdin()
 
@@ -180,7 +182,7 @@ class Following:
         """Wait until the command has been given all that :meth:`write` has accepted, over pauses
         too: then it is not lost when this is left. Raises as :meth:`write`."""
         while True:
-            await self._uses.running(self._session, self._by)
+            await self._uses.running(self._session, self._by, patient=True)
             await self._attached.wait()
             try:
                 await self._exec.all_taken()
@@ -218,6 +220,8 @@ class Execs:
             found = await self._uses.running(session, by)
             try:
                 running = await self._started(found, exec_id, argv, options, again=turn > 0)
+            except UnansweredError:
+                raise
             except LOST:
                 continue
             try:
@@ -355,6 +359,8 @@ class Execs:
                 except GuestError as error:
                     if exec_id and error.code == "ENOENT":
                         raise no_command(exec_id) from error
+                    raise
+                except UnansweredError:
                     raise
                 except LOST:
                     found = await self._uses.running(session, by)

@@ -8,7 +8,7 @@ transaction with its event. A crash in between leaves a note, from which :mod:`r
 import asyncio
 import contextlib
 
-from torpor.sessions.errors import ConflictError, FailedError, NotFoundError
+from torpor.sessions.errors import ConflictError, NotFoundError, failed
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import SESSION, End, MachineHost, Running, StartEvent
 from torpor.sessions.lives import Lives
@@ -106,11 +106,10 @@ class Lifecycle:
             try:
                 kept = await self._host.freeze(session.machine, snapshot, noted.labels, stop=True)
             except (VmError, OSError) as error:
-                raise FailedError(
+                raise failed(
+                    error,
                     f"Session {session.name} could not be paused: {error}",
-                    state="Nothing of it was changed."
-                    if self._standing.runs(session)
-                    else "It has ended.",
+                    state=self._standing.after_freeze(session, error),
                 ) from error
 
             async def write(conn: Transaction) -> Session:
@@ -206,7 +205,8 @@ class Lifecycle:
             async with self._starting:
                 return await self._host.start(snapshot, noted.labels, event)
         except (VmError, OSError) as error:
-            raise FailedError(
+            raise failed(
+                error,
                 f"Session {session.name} could not be started from snapshot {snapshot}: {error}",
                 state=f"It is {session.status.lower()} as before.",
             ) from error

@@ -348,9 +348,11 @@ class Sessions:
 
     # Using
 
-    def use(self, session: str, by: Actor) -> AbstractAsyncContextManager[InUse]:
+    def use(
+        self, session: str, by: Actor, *, patient: bool = False
+    ) -> AbstractAsyncContextManager[InUse]:
         """See :meth:`Uses.use`."""
-        return self._uses.use(session, by)
+        return self._uses.use(session, by, patient=patient)
 
     async def attached(self, session: str) -> InUse:
         """See :meth:`Uses.attached`."""

@@ -19,7 +19,7 @@ from torpor.store import sessions
 from torpor.store.database import Database, Transaction
 from torpor.store.errors import NameTakenError, StoreError
 from torpor.store.records import Session, Snapshot, Status
-from torpor.vm import VmError
+from torpor.vm import FreezeError, VmError
 
 RUNS = (Status.READY, Status.DETACHED)
 GONE = (Status.DESTROYED, Status.DESTROYING)
@@ -55,6 +55,13 @@ class Standing:
     def runs(self, session: Session) -> bool:
         """Return whether the machine of a session is there."""
         return session.machine in self._host.running()
+
+    def after_freeze(self, session: Session, error: Exception) -> str:
+        """Say in what state a freeze that failed has left a session's machine, if the error does
+        not."""
+        if not self.runs(session):
+            return "Its machine has ended."
+        return "" if isinstance(error, FreezeError) else "It runs on."
 
     async def started(
         self,

@@ -14,12 +14,15 @@ from torpor.vm.errors import (
     ChannelLostError,
     FreezeError,
     GuestError,
+    HeldError,
     HostError,
     LaunchError,
     MachineDiedError,
     RebootedError,
     SnapshotError,
+    UnansweredError,
     VmError,
+    disk_is_full,
 )
 from torpor.vm.execs import Command, Connection, Exec, Exit, Terminal
 from torpor.vm.files import Files, FileStatus, Listed
@@ -66,6 +69,7 @@ __all__ = [
     "GuestAgent",
     "GuestError",
     "GuestStatistics",
+    "HeldError",
     "HookLimits",
     "HookResult",
     "Host",
@@ -92,11 +96,13 @@ __all__ = [
     "Terminal",
     "ThawTimes",
     "Times",
+    "UnansweredError",
     "Unpacking",
     "VmError",
     "Wanted",
     "Watch",
     "Work",
     "detect",
+    "disk_is_full",
     "probe",
 ]

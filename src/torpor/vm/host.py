@@ -95,8 +95,13 @@ class Host:
             bases = OpenBases(accelerator.qemu_version)
             site = Site(machines, name, store, accelerator, jail, bases, clock, agent)
             host = cls(home, site, lock, kernels, keep_disks)
-            await host._recover()
-            host.chains.start()
+            try:
+                await host._recover()
+                host.chains.start()
+            except BaseException:
+                for machine in host.machines.values():  # those that were adopted run on
+                    await machine.disconnect()
+                raise
         except BaseException:
             os.close(lock)
             raise
