@@ -71,7 +71,6 @@ async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
     :exc:`RebootedError` (no snapshot was made), or the machine's end.
     """
     async with machine.exclusive(), _put_together(machine, store, wanted) as new:
-        machine.holding.check()  # it can be brought to rest only when it goes on
         agent, qmp = await machine.attached(), machine.qmp
         clock = _Stopwatch()
         made: Manifest | None = None
@@ -125,8 +124,9 @@ async def _put_together(
 ) -> AsyncIterator[NewSnapshot]:
     """Begin a snapshot, and clean up if it comes to nothing."""
     try:
+        machine.holding.check()  # it can be brought to rest only when it goes on
         place = store.begin(wanted.id)
-    except OSError as error:
+    except (HeldError, OSError) as error:
         raise _failed(machine, error, store.root) from error
     new = NewSnapshot(machine, store, wanted, place)
     try:
@@ -136,13 +136,7 @@ async def _put_together(
             error = await machine.explain(error)
         if isinstance(error, MachineDiedError | RebootedError):
             raise error from None
-        held = machine.holding.error() or (error if isinstance(error, HeldError) else None)
-        if held is not None:
-            raise FreezeError(
-                f"Machine {machine.id} could not be frozen: the host's disk is full.",
-                state="No snapshot was made. It is held until there is space, and then goes on.",
-                todo="Make space.",
-            ) from held
+        error = machine.holding.error() or error
         raise _failed(machine, error, store.root) from error
     finally:
         store.abandon(place)  # after a commit nothing has this name any more
@@ -152,6 +146,12 @@ async def _put_together(
 
 
 def _failed(machine: Machine, error: Exception, directory: Path) -> FreezeError:
+    if isinstance(error, HeldError):
+        return FreezeError(
+            f"Machine {machine.id} could not be frozen: the host's disk is full.",
+            state="No snapshot was made. It is held until there is space, and then goes on.",
+            todo="Make space.",
+        )
     said = told(error)
     if isinstance(error, QmpError):  # QEMU does not say that there is no space
         disk = os.statvfs(directory)

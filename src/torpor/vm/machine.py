@@ -71,7 +71,7 @@ class Machine:
         self._qmp: Qmp | None = None
         self._agent: GuestAgent | None = None
         self._ending = False
-        self._exclusive = asyncio.Lock()
+        self._attaching, self._exclusive = asyncio.Lock(), asyncio.Lock()
         self.release = Release(
             record.id, directory, self.holding, self._exclusive, self._continue, self._resume
         )
@@ -211,8 +211,9 @@ class Machine:
         :meth:`attach`. Waits while the machine is being started again after a reboot."""
         if not self._up.is_set():
             await self.holding.unless_held(self._up.wait())
-        if self.running and (self._agent is None or self._agent.channel.lost is not None):
-            return await self.attach(ATTACH_LIMIT)
+        async with self._attaching:  # QEMU hears one channel at a time
+            if self.running and (self._agent is None or self._agent.channel.lost is not None):
+                return await self.attach(ATTACH_LIMIT)
         return self.agent
 
     async def statistics(self, guest_limit: float = GUEST_LIMIT) -> Statistics:
