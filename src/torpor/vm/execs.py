@@ -101,13 +101,14 @@ class Exec(Flow):
         patient: bool = False,
     ) -> "Exec":
         """Have the agent itself do something in a process of its own (``guest/work.py``)."""
-        new = cls(secrets.token_hex(8), patient=patient)
+        new = cls(secrets.token_hex(8), patient=False)
         wanted = {"id": new.id, "work": work, "user": user, "stdin": stdin, "keep": 1}
         try:
             await new.open("exec.start", channel, wanted)
         except BaseException:  # perhaps it is started all the same, later
             channel.tell("exec.signal", {"id": new.id, "signal": SIGKILL})
             raise
+        new.patient = patient
         return new
 
     async def open(self, op: str, channel: Channel, wanted: dict[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Flow:
         self, flow_id: str, what: str, *, hold: bool = True, seq: int = 0, patient: bool = True
     ) -> None:
         self.id = flow_id
-        self._patient = patient
+        self.patient = patient
         self.what = what
         self.received = seq
         self.ending: dict[str, Any] | None = None
@@ -103,8 +103,7 @@ class Flow:
         self._arrived_seq = self.received
         self._arrived.clear()
         self._acked = self.received
-        held = None if self._patient else self._fail
-        self._stream = channel.open_stream(self._take, self._fail, held)
+        self._stream = channel.open_stream(self._take, self._fail, self._held)
         follow = {
             "stream": self._stream,
             "seq": self.received,
@@ -112,7 +111,7 @@ class Flow:
             "hold": self._hold,
         }
         try:
-            answer, _ = await channel.request(op, wanted | follow, patient=self._patient)
+            answer, _ = await channel.request(op, wanted | follow, patient=self.patient)
             self._check(answer)
             self._resend_stdin(answer["stdin_seq"])
         except BaseException as error:
@@ -226,6 +225,10 @@ class Flow:
         self._failed = reason
         self._news.set()
         self._stdin_room.set()
+
+    def _held(self, why: VmError) -> None:
+        if not self.patient:
+            self._fail(why)
 
     def _leave(self) -> None:
         if self._channel is not None:
