@@ -6,8 +6,8 @@ transaction with its event. A crash in between leaves a note, from which :mod:`r
 """
 
 import asyncio
-import contextlib
 
+from torpor.sessions.endings import Endings
 from torpor.sessions.errors import ConflictError, NotFoundError, failed
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import SESSION, End, MachineHost, Running, StartEvent
@@ -46,6 +46,7 @@ class Lifecycle:
         lives: Lives,
         tasks: Tasks,
         standing: Standing,
+        endings: Endings,
         starting: asyncio.Semaphore,
     ) -> None:
         self._database = database
@@ -57,6 +58,7 @@ class Lifecycle:
         self._lives = lives
         self._tasks = tasks
         self._standing = standing
+        self._endings = endings
         self._starting = starting
 
     # Pause
@@ -268,8 +270,7 @@ class Lifecycle:
                     await self._events.append(conn, "session.destroying", session_id, by)
                 self._events.tell(session_id)
                 for machine in self._machines_of(session):
-                    with contextlib.suppress(VmError, OSError):
-                        await self._host.end(machine)
+                    await self._endings.end(machine, session_id)
                 self._room.give_back(session_id)
                 async with self._database.write() as conn:
                     await sessions.update(

@@ -38,6 +38,8 @@ from torpor.vm.releasing import Release
 from torpor.vm.statistics import GUEST_LIMIT, Statistics, take_statistics
 from torpor.vm.thaw_times import ThawTimes
 
+END_LIMIT = 30.0
+"""Seconds that a process which was killed may take to go."""
 ATTACH_LIMIT = 15.0
 """Seconds that an agent may take to answer in a machine that runs."""
 
@@ -396,11 +398,20 @@ class Machine:
         await self._process.close()
 
     async def remove(self) -> None:
-        """End the machine and remove its directory."""
+        """End the machine and remove its directory. Raises :exc:`VmError` if its process does not
+        end, and OSError if it cannot be told to."""
         if self.running:
             with contextlib.suppress(OSError):  # a full disk keeps no machine from its end
                 self.update(removing=True)
-            await self.kill()
+            try:
+                async with asyncio.timeout(END_LIMIT):
+                    await self.kill()
+            except TimeoutError:
+                raise VmError(
+                    f"Machine {self.id} did not end within {END_LIMIT:g} s: its process {self.pid}"
+                    " is stuck in the host's kernel.",
+                    state="It has been killed, and goes as soon as the kernel lets it.",
+                ) from None
         await self.disconnect()
         shutil.rmtree(self.directory, ignore_errors=True)
 
