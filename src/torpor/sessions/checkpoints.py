@@ -90,7 +90,7 @@ class Checkpoints:
             except (VmError, OSError) as error:
                 raise failed(
                     error,
-                    f"Session {session.name} could not be frozen: {error}",
+                    f"Session {session.name} could not be frozen",
                     state=self._standing.after_freeze(session, error),
                 ) from error
 

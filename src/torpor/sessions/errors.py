@@ -5,7 +5,7 @@ Each error says what happened, what state things are in now, and what to do, in 
 
 from typing import Any
 
-from torpor.vm import disk_is_full
+from torpor.vm import VmError, disk_is_full
 
 
 class SessionError(Exception):
@@ -68,8 +68,10 @@ class DestroyedError(NotFoundError):
     code = "destroyed"
 
 
-def failed(cause: Exception, happened: str, *, state: str) -> FailedError:
-    """Return the error for what did not come about because of ``cause``."""
-    if disk_is_full(cause):
-        return NoSpaceError(happened, state=state, todo="Make space.")
-    return FailedError(happened, state=state)
+def failed(cause: Exception, what: str, *, state: str) -> FailedError:
+    """Return the error for ``what`` did not come about because of ``cause``; without a ``state`` it
+    is that which the cause tells."""
+    kind = NoSpaceError if disk_is_full(cause) else FailedError
+    if isinstance(cause, VmError):
+        return kind(f"{what}: {cause.happened}", state=state or cause.state, todo=cause.todo)
+    return kind(f"{what}: {cause}", state=state)

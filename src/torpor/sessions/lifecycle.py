@@ -110,7 +110,7 @@ class Lifecycle:
             except (VmError, OSError) as error:
                 raise failed(
                     error,
-                    f"Session {session.name} could not be paused: {error}",
+                    f"Session {session.name} could not be paused",
                     state=self._standing.after_freeze(session, error),
                 ) from error
 
@@ -209,7 +209,7 @@ class Lifecycle:
         except (VmError, OSError) as error:
             raise failed(
                 error,
-                f"Session {session.name} could not be started from snapshot {snapshot}: {error}",
+                f"Session {session.name} could not be started from snapshot {snapshot}",
                 state=f"It is {session.status.lower()} as before.",
             ) from error
 

@@ -99,7 +99,7 @@ class Snapshots:
             )
             raise failed(
                 error,
-                f"Snapshot {snapshot} could not be made durable: {error}",
+                f"Snapshot {snapshot} could not be made durable",
                 state="It can be resumed as long as this host stays up; it is tried again every"
                 " minute.",
             ) from error

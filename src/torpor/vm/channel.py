@@ -113,8 +113,9 @@ class Channel:
         self.holding.watch(self._holding_changed)
 
     async def attach(self, limit: float) -> Welcome:
-        """Begin an epoch: say HELLO until the agent echoes it. Raises :exc:`ChannelLostError`, and
-        :exc:`HeldError` as soon as the machine is held."""
+        """Begin an epoch: say HELLO until the agent echoes it. Raises :exc:`ChannelLostError`
+        (:exc:`UnansweredError`: within ``limit`` seconds), and :exc:`HeldError` as soon as the
+        machine is held."""
         reader, self._writer = await asyncio.open_connection(sock=self._sock)
         self._writer.transport.set_write_buffer_limits(high=MAX_WAITING)
         self._reading = asyncio.create_task(self._read(reader), name="guest channel")
@@ -130,7 +131,7 @@ class Channel:
             if done:
                 return self._welcome.result()
             if time.monotonic() > deadline:
-                raise ChannelLostError(f"The guest agent did not answer within {limit:g} s.")
+                raise UnansweredError(f"The guest agent did not answer within {limit:g} s.")
             pause = min(pause * 1.5, HELLO_SLOWEST)
 
     async def request(

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from torpor.vm.agent import AgentCode, GuestAgent
+from torpor.vm.attaching import attach_agent
 from torpor.vm.cgroups import Group
-from torpor.vm.channel import Channel
 from torpor.vm.console import Console
 from torpor.vm.disk import Layer
 from torpor.vm.endings import Cause
@@ -30,7 +30,7 @@ from torpor.vm.errors import (
     told,
 )
 from torpor.vm.holding import Holding
-from torpor.vm.launch import AGENT, MONITOR, Launched
+from torpor.vm.launch import MONITOR, Launched
 from torpor.vm.machine_process import MachineProcess
 from torpor.vm.manifest import MachineRecord, write_record
 from torpor.vm.qmp import Qmp, QmpError, connect_unix
@@ -177,19 +177,9 @@ class Machine:
         if self._agent is not None:
             await self._agent.channel.close()
             self._agent = None
-        fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            channel = Channel(connect_unix(fd, AGENT), self.explain, self.holding)
-        except OSError as error:
-            raise ChannelLostError(f"Machine {self.id} cannot be reached: {error}.") from error
-        finally:
-            os.close(fd)
-        try:
-            welcome = await self._process.or_gone(channel.attach(limit))
-        except BaseException:
-            await channel.close()
-            raise
-        self._agent = GuestAgent(channel, welcome)
+        self._agent = await attach_agent(
+            self.directory, self._process, self.explain, self.holding, limit
+        )
         return self._agent
 
     async def replace_agent(self, newer: AgentCode, limit: float) -> GuestAgent:
