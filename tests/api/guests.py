@@ -14,8 +14,9 @@ from typing import Any
 from tests.guest.conftest import Guest
 from tests.sessions.world import WorldHost
 from torpor.sessions.hosts import Kept, Running, StartEvent
-from torpor.vm import GuestAgent, MachineDiedError
+from torpor.vm import ChannelLostError, GuestAgent, MachineDiedError
 from torpor.vm.guest_statistics import GuestStatistics
+from torpor.vm.holding import Holding
 from torpor.vm.statistics import HostStatistics, Statistics
 
 
@@ -27,6 +28,32 @@ class GuestHost(WorldHost):
         self._guests: dict[str, Guest] = {}
         self._agents: dict[str, GuestAgent] = {}
         self._attaching = asyncio.Lock()
+        self._holdings: dict[str, Holding] = {}
+
+    def stop(self, machine: str) -> None:
+        """Have a machine stand still, and nobody know."""
+        self._guests[self._whose(machine)].process.send_signal(signal.SIGSTOP)
+
+    def hold(self, machine: str) -> None:
+        """Have a machine stand still, because its disk is full."""
+        self.stop(machine)
+        self.holding_of(machine).begin(machine, self.root)
+
+    def release(self, machine: str) -> None:
+        """Let it go on."""
+        self._guests[self._whose(machine)].process.send_signal(signal.SIGCONT)
+        self.holding_of(machine).end()
+
+    def lose_channel(self, machine: str) -> None:
+        """Lose the channel to a machine, as when a program ends."""
+        self._agents[machine].channel.lose(ChannelLostError("It was lost."))
+
+    def holding_of(self, machine: str) -> Holding:
+        """Return what knows whether a machine is held."""
+        return self._holdings.setdefault(machine, Holding())
+
+    def held(self, machine: str) -> str | None:
+        return self.holding_of(machine).why
 
     def _whose(self, machine: str) -> str:
         """Return which agent a machine has: it stays over pauses."""
@@ -83,7 +110,10 @@ class GuestHost(WorldHost):
                 self._guests[whose] = Guest(place)
             found = self._agents.get(machine)
             if found is None or found.channel.lost is not None:
-                found = self._agents[machine] = await self._guests[whose].attach()
+                if found is not None:
+                    await found.channel.close()
+                holding = self.holding_of(machine)
+                found = self._agents[machine] = await self._guests[whose].attach(holding)
             return found
 
     async def statistics(self, machine: str) -> Any:

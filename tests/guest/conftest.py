@@ -25,6 +25,7 @@ import torpor.guest
 from tests.waiting import eventually
 from torpor.vm import GuestAgent
 from torpor.vm.channel import Channel
+from torpor.vm.holding import Holding
 
 AGENT = """
 import sys
@@ -106,9 +107,10 @@ class Guest:
                 pass_fds=[theirs.fileno()],
             )
 
-    async def attach(self) -> GuestAgent:
+    async def attach(self, holding: Holding | None = None) -> GuestAgent:
         """Begin a new epoch, as another machine's host would after a thaw."""
-        channel = Channel(socket.socket(fileno=os.dup(self.port.fileno())))
+        ours = socket.socket(fileno=os.dup(self.port.fileno()))
+        channel = Channel(ours, holding=holding)
         return GuestAgent(channel, await channel.attach(10))
 
     def spawner(self) -> int:

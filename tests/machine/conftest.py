@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -67,3 +68,16 @@ async def host(start: Start, home: Path) -> AsyncIterator[Host]:
 async def machine(start: Start, host: Host) -> Machine:
     """A machine that was just created."""
     return await host.thaw(start.golden, Identity.of("test"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 GiB; two thirds are for what a home copies from a cache elsewhere."""
+    image, place = tmp_path / "disk", tmp_path / "mounted"
+    with image.open("wb") as opened:
+        opened.truncate(1 << 30)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+    place.mkdir()
+    subprocess.run(["mount", "-o", "loop", image, place], check=True)
+    yield place
+    subprocess.run(["umount", place], check=True)

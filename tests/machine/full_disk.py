@@ -9,7 +9,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from torpor.client import ApiError, Client, Output
 from torpor.images import maker, silent
 from torpor.lab.server import Server, end_machines
+from torpor.vm import VmError
 
 DISK_MIB = 1400
 """The image, the golden snapshot and the tools take about 400 of them; they are copied."""
@@ -39,6 +39,7 @@ def main(directory: Path, cache: Path) -> None:
     home.mkdir()
     subprocess.run(["mount", "-o", "loop", image, home], check=True)
     server = Server(home, cache, {"sample_seconds": 1})
+    server.log = directory / "server.log"
     try:
         asyncio.run(server.start())
         with server.waiting_client() as client:
@@ -76,14 +77,18 @@ def scenario(server: Server, client: Client) -> dict[str, Any]:
     client.get_tree(session)
     said["reads"] = time.monotonic() - began
     said["held"] = client.get_session(session).status
-    # What is written into a machine waits as what the machine writes itself.
-    upload = threading.Thread(target=put, args=(server, other), daemon=True)
-    upload.start()
-    upload.join(2)
-    said["upload waits"] = upload.is_alive()
+    hold(client, other)
+    said["asked"] = {name: answered(way) for name, way in uses(client, other).items()}
+    asyncio.run(server.kill())
+    try:
+        asyncio.run(server.start())
+    except VmError as error:
+        said["start"] = str(error)
     (server.home / "ballast").unlink()
-    upload.join(90)
-    said["uploaded"] = client.get_file_status(other, "/root/upload").size
+    asyncio.run(server.start())
+    said["states"].append([client.get_session(each).status for each in (session, other)])
+    until(lambda: not is_held(client, other))
+    said["uploaded"] = put(client, other)
     wait_for(client, session, "session.released")
     said["written"], said["there"] = written(client, session, writer.id)
     for each in (session, other):
@@ -105,17 +110,54 @@ def attempts(client: Client, session: str, other: str) -> tuple[dict[str, str], 
         "create": lambda: ready(client),
         "pause": lambda: client.pause_session(other, durable=True),
         "pause of the held": lambda: client.pause_session(session),
+        "checkpoint of the held": lambda: client.create_checkpoint(session),
     }
     answers, seconds = {}, {}
     for name, way in ways.items():
         began = time.monotonic()
-        try:
-            answers[name] = f"done: {way()}"
-        except ApiError as error:
-            answers[name] = f"{error.status} {error.id}: {error}"
+        answers[name] = answered(way)
         seconds[name] = time.monotonic() - began
-        print(name, answers[name], file=sys.stderr, flush=True)
     return answers, seconds
+
+
+def answered(way: Callable[[], object]) -> str:
+    """Do something, and return how it is answered."""
+    try:
+        answer = f"done: {way()}"
+    except ApiError as error:
+        answer = f"{error.status} {error.id}: {error}"
+    print(answer, file=sys.stderr, flush=True)
+    return answer
+
+
+def hold(client: Client, session: str) -> None:
+    """Have a machine write more than there is room for, and return when it is held."""
+    if not is_held(client, session):
+        client.start_exec(session, "dd if=/dev/zero of=/root/other bs=1M count=64 conv=fsync")
+    until(lambda: is_held(client, session))
+
+
+def is_held(client: Client, session: str) -> bool:
+    return answered(lambda: client.get_file_status(session, "/root")).startswith("507")
+
+
+def until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 90
+    while not happened():
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(0.2)
+
+
+def uses(client: Client, session: str) -> dict[str, Callable[[], object]]:
+    """Return ways to use a session that is held."""
+    return {
+        "write": lambda: put(client, session),
+        "read": lambda: client.read_file(session, "/etc/passwd"),
+        "make a directory": lambda: client.make_directory(session, "/root/directory"),
+        "unpack": lambda: client.write_archive(session, "/root", bytes(1024)),
+        "run": lambda: client.run(session, ["true"]),
+    }
 
 
 def ready(client: Client) -> object:
@@ -123,9 +165,10 @@ def ready(client: Client) -> object:
     return made.failure if made.status == "FAILED" else made
 
 
-def put(server: Server, session: str) -> None:
-    with server.waiting_client() as client:
-        client.write_file(session, "/root/upload", os.urandom(1 << 20) * UPLOADED_MIB, atomic=True)
+def put(client: Client, session: str) -> int:
+    data = os.urandom(1 << 20) * UPLOADED_MIB
+    client.write_file(session, "/root/upload", data, atomic=True)
+    return client.get_file_status(session, "/root/upload").size
 
 
 def fill(home: Path, leave_mib: int) -> None:

@@ -1,17 +1,14 @@
 """Bad input gives one clear error and leaves nothing behind."""
 
-import asyncio
-import contextlib
 import os
 import signal
-import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.machine.conftest import Start, open_host
+from tests.machine.small_disks import fill, fill_up
 from torpor.images import boot_wanted
 from torpor.vm import (
     SIZES,
@@ -81,35 +78,6 @@ async def test_two_programs_cannot_open_one_home(start: Start, home: Path, host:
         await open_host(start, home)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 GiB; two thirds are for what a home copies from a cache elsewhere."""
-    image, place = tmp_path / "disk", tmp_path / "mounted"
-    with image.open("wb") as opened:
-        opened.truncate(1 << 30)
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
-    place.mkdir()
-    subprocess.run(["mount", "-o", "loop", image, place], check=True)
-    yield place
-    subprocess.run(["umount", place], check=True)
-
-
-def fill(disk: Path, leave: int) -> Path:
-    space = os.statvfs(disk)
-    ballast = disk / "ballast"
-    with ballast.open("wb") as opened:
-        os.posix_fallocate(opened.fileno(), 0, space.f_bavail * space.f_frsize - leave)
-    return ballast
-
-
-def fill_up(disk: Path) -> Path:
-    rest = disk / "rest"
-    with rest.open("wb", buffering=0) as opened, contextlib.suppress(OSError):
-        while True:
-            opened.write(bytes(4096))
-    return rest
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 async def test_a_full_disk_at_a_freeze(start: Start, small_disk: Path) -> None:
     host = await open_host(start, small_disk / "home")
@@ -138,36 +106,6 @@ async def test_a_full_disk_at_a_freeze(start: Start, small_disk: Path) -> None:
         thawed = await host.thaw(frozen.manifest.id)
         assert await thawed.agent.read_file("/root/file") == b"before\n"
         await host.end(thawed)
-    finally:
-        for left in list(host.machines.values()):
-            await host.end(left)
-        await host.close()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-async def test_a_full_disk_holds_the_writer_until_there_is_space(
-    start: Start, small_disk: Path
-) -> None:
-    host = await open_host(start, small_disk / "home")
-    try:
-        machine = await host.thaw(start.golden, Identity.of("held"))
-        ballast = fill(small_disk, leave=24 << 20)
-        line = "head -c 60000000 /dev/urandom > /root/big; sync; sha256sum /root/big"
-        writing = asyncio.create_task(machine.agent.shell(line))
-        async with asyncio.timeout(120):
-            while machine.held is None:  # noqa: ASYNC110 - as a user would look
-                await asyncio.sleep(0.1)
-        assert "full" in machine.held
-        assert not writing.done()
-        ballast.unlink()
-        async with asyncio.timeout(120):
-            result = await writing
-        assert result.exit.ok
-        assert machine.held is None
-        await machine.agent.shell("echo 3 > /proc/sys/vm/drop_caches")
-        again = await machine.agent.shell("sha256sum /root/big")
-        assert again.stdout == result.stdout
-        await host.end(machine)
     finally:
         for left in list(host.machines.values()):
             await host.end(left)

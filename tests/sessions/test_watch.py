@@ -124,6 +124,32 @@ async def test_a_machine_that_is_held_by_a_full_disk_is_told(quick: Service) -> 
     await eventually(told, lambda types: types == ["session.held", "session.released"])
 
 
+@pytest.mark.parametrize("still", [False, True])
+async def test_a_hold_that_another_program_told_is_told_to_be_over(
+    quick: Service, still: bool
+) -> None:
+    session = await quick.ready()
+    other = await quick.ready("other")
+
+    async def told() -> list[str]:
+        return [each for each in await quick.types(session) if each.endswith(("held", "released"))]
+
+    for _ in range(2):
+        quick.host.holding = "the host's disk is full"
+        await eventually(told, lambda types: types[-1:] == ["session.held"])
+        quick.host.holding = None
+        await eventually(told, lambda types: types[-1:] == ["session.released"])
+    quick.host.holding = "the host's disk is full"
+    await eventually(told, lambda types: types[-1:] == ["session.held"])
+    await quick.sessions.destroy(other.id, ANN)
+    quick.host.holding = "the host's disk is full" if still else None
+    await quick.again(quick.host)
+    if still:
+        await eventually(lambda: quick.sessions.samples(session.id), lambda found: len(found) > 2)
+        quick.host.holding = None
+    await eventually(told, lambda types: types == ["session.held", "session.released"] * 3)
+
+
 async def test_a_hold_that_could_not_be_written_down_is_told_when_it_can(
     quick: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

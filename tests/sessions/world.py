@@ -22,13 +22,14 @@ class WorldHost:
     """A :class:`torpor.sessions.hosts.MachineHost` in a directory.
 
     ``step`` is how long each of its steps takes, in seconds. ``refuse`` maps the name of a method
-    to an error that it raises the next time.
+    to an error that it raises the next time, ``refuse_always`` to one that it raises each time.
     """
 
     def __init__(self, root: Path, step: float = 0.0) -> None:
         self.root = root
         self.step = step
         self.refuse: dict[str, Exception] = {}
+        self.refuse_always: dict[str, Exception] = {}
         self.calls: list[str] = []
         self.memory = 100_000 * MIB
         self.holding: str | None = None
@@ -64,7 +65,7 @@ class WorldHost:
         if name:
             self.calls.append(name)
         await asyncio.sleep(self.step)
-        error = self.refuse.pop(name, None)
+        error = self.refuse.pop(name, None) or self.refuse_always.get(name)
         if error is not None:
             raise error
 

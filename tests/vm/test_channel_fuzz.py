@@ -209,7 +209,7 @@ async def lied_to(
         await asyncio.gather(lying, return_exceptions=True)
     assert len(told) < 10_000
     assert all(c.isprintable() or c == "\n" for c in told)
-    assert channel._replies == {}
+    assert not channel._replies
     assert channel._streams == {}
     gc.collect()  # what nobody took of a task is told then
     assert unexpected == []

@@ -33,7 +33,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
     response_class=Response,
     responses={
         200: {"description": "A tar archive.", "content": {TAR: _BINARY}},
-        **errors(400, 404, 409, 502, 503),
+        **errors(400, 404, 409, 502, 503, 507),
     },
     summary="Read a tree as an archive",
 )
@@ -114,7 +114,7 @@ async def write_archive(
                 }
             },
         },
-        **errors(400, 404, 409, 502, 503),
+        **errors(400, 404, 409, 502, 503, 507),
     },
     summary="Watch a tree",
 )

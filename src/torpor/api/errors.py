@@ -22,6 +22,7 @@ from torpor.sessions.errors import (
     FailedError,
     InvalidError,
     NoRoomError,
+    NoSpaceError,
     NotFoundError,
     SessionError,
 )
@@ -38,6 +39,7 @@ from torpor.vm import (
     ChannelLostError,
     FreezeError,
     GuestError,
+    HeldError,
     HostError,
     MachineDiedError,
     SnapshotError,
@@ -111,10 +113,12 @@ _SESSION: tuple[tuple[type[SessionError], int], ...] = (
     (NotFoundError, 404),
     (InvalidError, 400),
     (NoRoomError, 503),
+    (NoSpaceError, 507),
     (FailedError, 409),
     (ConflictError, 409),
 )
 _VM: tuple[tuple[type[VmError], int, str], ...] = (
+    (HeldError, 507, "no_space"),
     (HostError, 503, "host_unable"),
     (MachineDiedError, 409, "machine_ended"),
     (ChannelLostError, 503, "machine_silent"),

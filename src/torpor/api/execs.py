@@ -55,7 +55,7 @@ ExecId = Annotated[str, Path(description="The command's id.", pattern=r"^[0-9a-z
                 },
             }
         },
-        **errors(400, 404, 409, 413, 415, 502, 503),
+        **errors(400, 404, 409, 413, 415, 502, 503, 507),
     },
     summary="Run a command to its end",
 )
@@ -125,7 +125,7 @@ def _text(data: bytes, cut: bool) -> tuple[str, bool]:
 
 @routes.post(
     SESSION + "/execs",
-    responses=errors(400, 404, 409, 415, 502, 503),
+    responses=errors(400, 404, 409, 415, 502, 503, 507),
     summary="Start a command",
 )
 @needs(Permission.USE)
@@ -184,7 +184,7 @@ async def find_exec(service: Sessions, session_id: str, by: Actor, exec_id: str)
 
 @routes.get(
     SESSION + "/execs",
-    responses=errors(404, 409, 502, 503),
+    responses=errors(404, 409, 502, 503, 507),
     summary="List commands",
 )
 @needs(Permission.USE)
@@ -196,7 +196,7 @@ async def list_execs(service: Service, session_id: SessionId, by: By) -> ExecLis
 
 @routes.get(
     EXEC,
-    responses=errors(404, 409, 502, 503),
+    responses=errors(404, 409, 502, 503, 507),
     summary="Show a command",
 )
 @needs(Permission.USE)
@@ -205,7 +205,9 @@ async def get_exec(service: Service, session_id: SessionId, exec_id: ExecId, by:
     found = await find_exec(service, session_id, by, exec_id)
     if found.running:
         return OneExec(exec=found)
-    following = service.execs.follow(session_id, by, exec_id, seq=found.output_end, hold=False)
+    following = service.execs.follow(
+        session_id, by, exec_id, seq=found.output_end, hold=False, patient=False
+    )
     async with followed(following) as items:
         async for item in items:
             if isinstance(item, Exit):
@@ -232,7 +234,7 @@ async def followed(following: Following) -> AsyncIterator[AsyncIterator[Item]]:
 @routes.post(
     EXEC + "/signal",
     status_code=204,
-    responses=errors(400, 404, 409, 415, 502, 503),
+    responses=errors(400, 404, 409, 415, 502, 503, 507),
     summary="Signal a command",
 )
 @needs(Permission.USE, audit="exec.signalled")
@@ -252,7 +254,7 @@ async def signal_exec(
 @routes.post(
     EXEC + "/resize",
     status_code=204,
-    responses=errors(400, 404, 409, 415, 502, 503),
+    responses=errors(400, 404, 409, 415, 502, 503, 507),
     summary="Resize a command's terminal",
 )
 @needs(Permission.USE)
@@ -267,7 +269,7 @@ async def resize_exec(
 @routes.post(
     EXEC + "/input",
     status_code=204,
-    responses=errors(400, 404, 409, 502, 503),
+    responses=errors(400, 404, 409, 502, 503, 507),
     openapi_extra={
         "requestBody": {
             "content": {

@@ -64,7 +64,7 @@ async def _status(agent: Agent, path: bytes, user: str, *, follow: bool) -> File
     responses={
         200: {"description": "All of it.", "content": {BYTES: _BINARY}},
         206: {"description": "The part that Range asks for.", "content": {BYTES: _BINARY}},
-        **errors(400, 404, 409, 416, 502, 503),
+        **errors(400, 404, 409, 416, 502, 503, 507),
     },
     summary="Read a file",
 )
@@ -129,7 +129,7 @@ async def write_file(
 
 @routes.get(
     FILES + "/status",
-    responses=errors(400, 404, 409, 502, 503),
+    responses=errors(400, 404, 409, 502, 503, 507),
     summary="Show what there is under a name",
 )
 @needs(Permission.USE)
@@ -147,7 +147,7 @@ async def get_file_status(
     FILES + "/list",
     responses={
         200: {"content": {LINES: {"schema": {"type": "string"}}}},
-        **errors(400, 404, 409, 502, 503),
+        **errors(400, 404, 409, 502, 503, 507),
     },
     response_model=Entries,
     summary="List a directory",

@@ -81,7 +81,7 @@ def _next_seq(item: Item) -> int | None:
 
 @routes.get(
     EXEC + "/output",
-    responses={**_STREAM, **errors(400, 404, 409, 502, 503)},
+    responses={**_STREAM, **errors(400, 404, 409, 502, 503, 507)},
     response_class=Response,
     summary="Follow a command's output",
 )
@@ -121,7 +121,8 @@ async def _frames(
 ) -> AsyncGenerator[bytes, None]:
     if (await service.get(session)).status is Status.PAUSED:
         yield frame("paused", {})
-    async with followed(service.execs.follow(session, by, exec_id, seq=seq, hold=hold)) as items:
+    following = service.execs.follow(session, by, exec_id, seq=seq, hold=hold, patient=end is None)
+    async with followed(following) as items:
         if end is not None and seq >= end:
             return
         async for item in items:
@@ -183,7 +184,7 @@ class _Client:
             await self._socket.patiently(self._take(message))
 
     async def _take(self, message: bytes | str) -> None:
-        async with self._service.use(self._session, self._by):
+        async with self._service.use(self._session, self._by, patient=True):
             if isinstance(message, bytes):
                 await self._following.write(message)
                 return
@@ -198,6 +199,6 @@ class _Client:
                 await self._following.close_input()
             elif isinstance(said, ResizeFrame):
                 size = Terminal(said.rows, said.columns)
-                await execs.resize(self._session, self._by, exec_id, size)
+                await execs.resize(self._session, self._by, exec_id, size, patient=True)
             else:
-                await execs.signal(self._session, self._by, exec_id, said.signal)
+                await execs.signal(self._session, self._by, exec_id, said.signal, patient=True)

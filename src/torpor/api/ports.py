@@ -92,7 +92,7 @@ class _Tunnel:
     async def _write(self, data: bytes) -> None:
         connection = self._connection
         end = connection.written + len(data)
-        async with self._service.use(self._session, self._by):
+        async with self._service.use(self._session, self._by, patient=True):
             while connection.written < end:
                 await self._attached.wait()
                 try:

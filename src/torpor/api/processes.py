@@ -29,7 +29,7 @@ Moment = Annotated[
 
 @routes.get(
     SESSION + "/processes",
-    responses=errors(404, 409, 502, 503),
+    responses=errors(404, 409, 502, 503, 507),
     summary="List processes",
 )
 @needs(Permission.USE)
@@ -42,7 +42,7 @@ async def list_processes(agent: Agent) -> Processes:
 @routes.post(
     SESSION + "/processes/{pid}/signal",
     status_code=204,
-    responses=errors(400, 404, 409, 415, 502, 503),
+    responses=errors(400, 404, 409, 415, 502, 503, 507),
     summary="Signal a process",
 )
 @needs(Permission.USE, audit="process.signalled")

@@ -1,6 +1,6 @@
 """Checkpoints: snapshots of sessions that users can go back to."""
 
-from torpor.sessions.errors import ConflictError, FailedError, InvalidError, NotFoundError
+from torpor.sessions.errors import ConflictError, InvalidError, NotFoundError, failed
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost
 from torpor.sessions.lives import Lives
@@ -88,11 +88,10 @@ class Checkpoints:
                     session.machine, snapshot, noted.labels, stop=False, children=children
                 )
             except (VmError, OSError) as error:
-                raise FailedError(
-                    f"Session {session.name} could not be frozen: {error}",
-                    state="It runs on."
-                    if self._standing.runs(session)
-                    else "Its machine has ended.",
+                raise failed(
+                    error,
+                    f"Session {session.name} could not be frozen",
+                    state=self._standing.after_freeze(session, error),
                 ) from error
 
             async def write(conn: Transaction) -> Snapshot:

@@ -6,6 +6,8 @@ Each error says what happened, what state things are in now, and what to do, in 
 from collections.abc import Mapping
 from typing import Any
 
+from torpor.vm import VmError, disk_is_full
+
 
 class SessionError(Exception):
     """The root of this package's errors. ``code`` is a word for programs, ``facts`` plain data
@@ -66,6 +68,12 @@ class FailedError(SessionError):
     code = "failed"
 
 
+class NoSpaceError(FailedError):
+    """It was tried and did not come about because the host's disk is full."""
+
+    code = "no_space"
+
+
 class DestroyedError(NotFoundError):
     """The session has been destroyed, or is being."""
 
@@ -95,3 +103,12 @@ def error_of(said: Mapping[str, Any]) -> SessionError:
         code=said["code"],
         **said["facts"],
     )
+
+
+def failed(cause: Exception, what: str, *, state: str) -> FailedError:
+    """Return the error for ``what`` did not come about because of ``cause``; without a ``state`` it
+    is that which the cause tells."""
+    kind = NoSpaceError if disk_is_full(cause) else FailedError
+    if isinstance(cause, VmError):
+        return kind(f"{what}: {cause.happened}", state=state or cause.state, todo=cause.todo)
+    return kind(f"{what}: {cause}", state=state)

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torpor.sessions.errors import ConflictError, FailedError
 from torpor.sessions.events import Events
@@ -29,8 +29,11 @@ from torpor.vm import (
     KnownCommand,
     Output,
     Terminal,
+    UnansweredError,
     VmError,
 )
+
+T = TypeVar("T")
 
 logger = logging.getLogger("torpor.sessions")
 
@@ -179,6 +182,8 @@ class Execs:
                 if noted is not None:
                     noted.happened = False
                 raise
+            except UnansweredError:
+                raise
             except LOST:
                 continue
         raise FailedError(
@@ -253,29 +258,51 @@ class Execs:
         seq: int = 0,
         hold: bool = True,
         waits: bool = True,
+        patient: bool = True,
     ) -> Following:
         """Follow a command from byte ``seq`` of its output on. ``hold`` makes it wait when whoever
         reads falls behind; else bytes may be missed, and the gap is told. ``waits`` says that
         somebody waits for its end, so that its session is not idle meanwhile; without it only what
-        it writes and reads counts, as for a terminal that was left open."""
-        return Following(self._uses, session, by, Exec(exec_id, hold=hold, seq=seq), waits=waits)
+        it writes and reads counts, as for a terminal that was left open. Who is not ``patient`` is
+        told by :exc:`torpor.vm.HeldError` that the machine is held, else that is waited through."""
+        exec_ = Exec(exec_id, hold=hold, seq=seq, patient=patient)
+        return Following(self._uses, session, by, exec_, waits=waits)
 
     async def list(self, session: str, by: Actor) -> list[KnownCommand]:
         """Return the commands that a session knows, ended ones too, as its agent tells of them."""
-        found: list[KnownCommand] = await self._ask(session, by, lambda agent: agent.commands())
-        return found
+        return await self._ask(session, by, lambda agent: agent.commands())
 
-    async def signal(self, session: str, by: Actor, exec_id: str, signal: int) -> None:
-        """Send a signal to the process group of a command."""
-        await self._ask(session, by, lambda agent: agent.signal(exec_id, signal), exec_id)
+    async def signal(
+        self, session: str, by: Actor, exec_id: str, signal: int, *, patient: bool = False
+    ) -> None:
+        """Send a signal to the process group of a command; ``patient`` as in :meth:`follow`."""
 
-    async def resize(self, session: str, by: Actor, exec_id: str, terminal: Terminal) -> None:
-        """Give the terminal of a command another size."""
-        await self._ask(session, by, lambda agent: agent.resize(exec_id, terminal), exec_id)
+        async def send(agent: GuestAgent) -> None:
+            await agent.signal(exec_id, signal, patient=patient)
 
-    async def _ask(self, session: str, by: Actor, ask: Any, exec_id: str = "") -> Any:
+        await self._ask(session, by, send, exec_id, patient=patient)
+
+    async def resize(
+        self, session: str, by: Actor, exec_id: str, terminal: Terminal, *, patient: bool = False
+    ) -> None:
+        """Give the terminal of a command another size; ``patient`` as in :meth:`follow`."""
+
+        async def send(agent: GuestAgent) -> None:
+            await agent.resize(exec_id, terminal, patient=patient)
+
+        await self._ask(session, by, send, exec_id, patient=patient)
+
+    async def _ask(
+        self,
+        session: str,
+        by: Actor,
+        ask: Callable[[GuestAgent], Awaitable[T]],
+        exec_id: str = "",
+        *,
+        patient: bool = False,
+    ) -> T:
         """Ask a session's agent something that may be asked twice."""
-        async with self._uses.use(session, by) as found:
+        async with self._uses.use(session, by, patient=patient) as found:
             for _ in range(TRIES):
                 agent: GuestAgent = found.agent
                 try:
@@ -284,8 +311,10 @@ class Execs:
                     if exec_id and error.code == "ENOENT":
                         raise no_command(exec_id) from error
                     raise
+                except UnansweredError:
+                    raise
                 except LOST:
-                    found = await self._uses.running(session, by)
+                    found = await self._uses.running(session, by, patient=patient)
             raise FailedError(f"Session {session} was paused again and again.")
 
 

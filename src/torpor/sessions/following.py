@@ -20,7 +20,9 @@ from torpor.vm import (
 )
 
 LOST = (ChannelLostError, MachineDiedError)
-"""What a request to an agent ends with when its machine is paused, or gone."""
+"""What a request to an agent ends with when its machine is paused, or gone. An agent that is there
+and does not answer (:exc:`torpor.vm.UnansweredError`) is not asked again: that took its time
+already."""
 TRIES = 20
 
 
@@ -127,7 +129,7 @@ class Following:
         sent = self._exec.written
         end = sent + len(data)
         while sent < end:
-            await self._uses.running(self._session, self._by)
+            await self._uses.running(self._session, self._by, patient=True)
             await self._attached.wait()
             try:
                 await self._exec.write(data[len(data) - (end - sent) :])
@@ -137,7 +139,7 @@ class Following:
 
     async def close_input(self) -> None:
         """Tell it that its input ends here; a paused session is woken."""
-        await self._uses.running(self._session, self._by)
+        await self._uses.running(self._session, self._by, patient=True)
         await self._attached.wait()
         await self._exec.close_stdin()
 
@@ -145,7 +147,7 @@ class Following:
         """Wait until the command has been given all that :meth:`write` has accepted, over pauses
         too: then it is not lost when this is left. Raises as :meth:`write`."""
         while True:
-            await self._uses.running(self._session, self._by)
+            await self._uses.running(self._session, self._by, patient=True)
             await self._attached.wait()
             try:
                 await self._exec.all_taken()

@@ -6,9 +6,9 @@ transaction with its event. A crash in between leaves a note, from which :mod:`r
 """
 
 import asyncio
-import contextlib
 
-from torpor.sessions.errors import ConflictError, FailedError, NotFoundError
+from torpor.sessions.endings import Endings
+from torpor.sessions.errors import ConflictError, NotFoundError, failed
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import SESSION, End, MachineHost, Running, StartEvent
 from torpor.sessions.lives import Lives
@@ -46,6 +46,7 @@ class Lifecycle:
         lives: Lives,
         tasks: Tasks,
         standing: Standing,
+        endings: Endings,
         starting: asyncio.Semaphore,
     ) -> None:
         self._database = database
@@ -57,6 +58,7 @@ class Lifecycle:
         self._lives = lives
         self._tasks = tasks
         self._standing = standing
+        self._endings = endings
         self._starting = starting
 
     # Pause
@@ -107,11 +109,10 @@ class Lifecycle:
             try:
                 kept = await self._host.freeze(session.machine, snapshot, noted.labels, stop=True)
             except (VmError, OSError) as error:
-                raise FailedError(
-                    f"Session {session.name} could not be paused: {error}",
-                    state="Nothing of it was changed."
-                    if self._standing.runs(session)
-                    else "It has ended.",
+                raise failed(
+                    error,
+                    f"Session {session.name} could not be paused",
+                    state=self._standing.after_freeze(session, error),
                 ) from error
 
             async def write(conn: Transaction) -> Session:
@@ -191,8 +192,9 @@ class Lifecycle:
             async with self._starting:
                 return await self._host.start(snapshot, noted.labels, event)
         except (VmError, OSError) as error:
-            raise FailedError(
-                f"Session {session.name} could not be started from snapshot {snapshot}: {error}",
+            raise failed(
+                error,
+                f"Session {session.name} could not be started from snapshot {snapshot}",
                 state=f"It is {session.status.lower()} as before.",
             ) from error
 
@@ -255,8 +257,7 @@ class Lifecycle:
             self._events.tell(session_id)
             async with self._operations.under_way(record, by) as noted:
                 for machine in self._machines_of(session):
-                    with contextlib.suppress(VmError, OSError):
-                        await self._host.end(machine)
+                    await self._endings.end(machine, session_id)
                 self._room.give_back(session_id)
                 async with self._database.write() as conn:
                     await sessions.update(

@@ -4,12 +4,12 @@ A fork and a rollback bring back what was in the machine. What the session did b
 and is listed.
 """
 
-import contextlib
 import secrets
 from dataclasses import replace
 
 from torpor.sessions.checkpoints import Checkpoints, check_ready
 from torpor.sessions.creation import Creation
+from torpor.sessions.endings import Endings
 from torpor.sessions.errors import (
     ConflictError,
     FailedError,
@@ -19,7 +19,6 @@ from torpor.sessions.errors import (
     error_of,
 )
 from torpor.sessions.events import Events
-from torpor.sessions.hosts import MachineHost
 from torpor.sessions.lifecycle import Lifecycle
 from torpor.sessions.lives import Lives
 from torpor.sessions.model import (
@@ -55,25 +54,25 @@ class Lineage:
     def __init__(
         self,
         database: Database,
-        host: MachineHost,
         events: Events,
         operations: Operations,
         snapshots: Snapshots,
         room: Room,
         lives: Lives,
         standing: Standing,
+        endings: Endings,
         creation: Creation,
         lifecycle: Lifecycle,
         checkpoints: Checkpoints,
     ) -> None:
         self._database = database
-        self._host = host
         self._events = events
         self._operations = operations
         self._snapshots = snapshots
         self._room = room
         self._lives = lives
         self._standing = standing
+        self._endings = endings
         self._creation = creation
         self._lifecycle = lifecycle
         self._checkpoints = checkpoints
@@ -251,9 +250,7 @@ class Lineage:
                 if await self._lives_on(session_id):
                     self._room.adopt(session.id)
             if old is not None:
-                # The session has its machine; one that stays is ended by the next start.
-                with contextlib.suppress(VmError, OSError):
-                    await self._host.end(old)
+                await self._endings.end(old, session_id)
         await self._snapshots.release(*filter(None, [session.snapshot]))
         return RolledBack(rolled, not_undone)
 

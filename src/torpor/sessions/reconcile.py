@@ -12,6 +12,7 @@ from typing import Any
 
 from torpor.sessions.checkpoints import Checkpoints
 from torpor.sessions.creation import Creation
+from torpor.sessions.endings import Endings
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import (
     OPERATION,
@@ -82,6 +83,7 @@ class Reconciler:
         snapshots: Snapshots,
         room: Room,
         standing: Standing,
+        endings: Endings,
         creation: Creation,
         lifecycle: Lifecycle,
         checkpoints: Checkpoints,
@@ -92,6 +94,7 @@ class Reconciler:
         self._snapshots = snapshots
         self._room = room
         self._standing = standing
+        self._endings = endings
         self._creation = creation
         self._lifecycle = lifecycle
         self._checkpoints = checkpoints
@@ -200,8 +203,7 @@ class Reconciler:
             )
             await operations_table.finish(conn, operation.id, "done", {"machine": machine.id})
         if old is not None:
-            with contextlib.suppress(VmError, OSError):
-                await self._host.end(old)
+            await self._endings.end(old, session.id)
         self._report.say(session.id, f"{operation.kind} was under way: its machine runs")
 
     async def _interrupted(self, operation: Operation) -> None:
@@ -299,9 +301,13 @@ class Reconciler:
             known = await sessions_table.machines(conn)
         for running in list(self._host.running().values()):
             if SESSION in running.labels and running.id not in known:
-                with contextlib.suppress(VmError, OSError):
-                    await self._host.end(running.id)
+                await self._endings.end(running.id, await self._known(running.labels[SESSION]))
                 self._report.machines.append(running.id)
+
+    async def _known(self, session: str) -> str | None:
+        """Return a session that the database knows, None for any other."""
+        async with self._database.read() as conn:
+            return session if await sessions_table.get(conn, session) is not None else None
 
     async def _left_over(self, conn: Transaction, found: Kept) -> bool:
         """Return whether a snapshot that is noted nowhere is what a crash has left: of an operation

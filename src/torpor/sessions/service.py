@@ -8,6 +8,7 @@ from datetime import datetime
 
 from torpor.sessions.checkpoints import Checkpoints
 from torpor.sessions.creation import AT_ONCE, Creation, Defaults
+from torpor.sessions.endings import Endings
 from torpor.sessions.errors import ConflictError, SessionError
 from torpor.sessions.events import Events
 from torpor.sessions.execs import Execs
@@ -75,8 +76,9 @@ class Sessions:
         self._operations = operations
         self._snapshots = Snapshots(database, host, self.events, self._tasks)
         starting = asyncio.Semaphore(AT_ONCE)
+        self._endings = Endings(host, self.events, self._tasks, operations.closing)
         self._standing = Standing(
-            database, host, self.events, self._snapshots, self._room, self._lives
+            database, host, self._endings, self.events, self._snapshots, self._room, self._lives
         )
         self._creation = Creation(
             database, host, self.events, operations, self._room, self._lives, self._tasks,
@@ -84,14 +86,14 @@ class Sessions:
         )  # fmt: skip
         self._lifecycle = Lifecycle(
             database, host, self.events, operations, self._snapshots, self._room, self._lives,
-            self._tasks, self._standing, starting,
+            self._tasks, self._standing, self._endings, starting,
         )  # fmt: skip
         self._checkpoints = Checkpoints(
             database, host, self.events, operations, self._snapshots, self._lives, self._standing
         )
         self._lineage = Lineage(
-            database, host, self.events, operations, self._snapshots, self._room, self._lives,
-            self._standing, self._creation, self._lifecycle, self._checkpoints,
+            database, self.events, operations, self._snapshots, self._room, self._lives,
+            self._standing, self._endings, self._creation, self._lifecycle, self._checkpoints,
         )  # fmt: skip
         self._uses = Uses(
             database, host, self.events, self._lives, self._standing, self._lifecycle, self._tasks
@@ -131,7 +133,7 @@ class Sessions:
         self._host.on_reboot(self._lifecycle.rebooted)
         reconciler = Reconciler(
             self._database, self._host, self.events, self._snapshots, self._room,
-            self._standing, self._creation, self._lifecycle, self._checkpoints,
+            self._standing, self._endings, self._creation, self._lifecycle, self._checkpoints,
         )  # fmt: skip
         self.report = await reconciler.run()
         self._watching = asyncio.create_task(self._watch.run(), name="watch over the sessions")
@@ -349,9 +351,11 @@ class Sessions:
 
     # Using
 
-    def use(self, session: str, by: Actor) -> AbstractAsyncContextManager[InUse]:
+    def use(
+        self, session: str, by: Actor, *, patient: bool = False
+    ) -> AbstractAsyncContextManager[InUse]:
         """See :meth:`Uses.use`."""
-        return self._uses.use(session, by)
+        return self._uses.use(session, by, patient=patient)
 
     async def attached(self, session: str) -> InUse:
         """See :meth:`Uses.attached`."""

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import asynccontextmanager
 from typing import Any
 
-from torpor.sessions.errors import FailedError
+from torpor.sessions.errors import FailedError, failed
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import Kept, MachineHost
 from torpor.sessions.model import SYSTEM, now
@@ -96,10 +96,11 @@ class Snapshots:
             await self._events.add(
                 "snapshot.not_durable", row.session, SYSTEM, snapshot_id=snapshot, error=str(error)
             )
-            raise FailedError(
-                f"Snapshot {snapshot} could not be made durable: {error}",
-                state="It can be resumed as long as this host stays up.",
-                todo="Free some disk space; it is tried again every minute.",
+            raise failed(
+                error,
+                f"Snapshot {snapshot} could not be made durable",
+                state="It can be resumed as long as this host stays up; it is tried again every"
+                " minute.",
             ) from error
         async with self._database.write() as conn:
             row = await table.get(conn, snapshot)

@@ -3,9 +3,9 @@ transaction.
 """
 
 import asyncio
-import contextlib
 from typing import Any
 
+from torpor.sessions.endings import Endings
 from torpor.sessions.errors import ConflictError, DestroyedError, NotFoundError
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import End, MachineHost, Running
@@ -16,9 +16,9 @@ from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots, checkpoint_id
 from torpor.store import sessions
 from torpor.store.database import Database, Transaction
-from torpor.store.errors import NameTakenError, StoreError
+from torpor.store.errors import NameTakenError
 from torpor.store.records import Session, Snapshot, Status
-from torpor.vm import VmError
+from torpor.vm import FreezeError
 
 RUNS = (Status.READY, Status.DETACHED)
 GONE = (Status.DESTROYED, Status.DESTROYING)
@@ -31,6 +31,7 @@ class Standing:
         self,
         database: Database,
         host: MachineHost,
+        endings: Endings,
         events: Events,
         snapshots: Snapshots,
         room: Room,
@@ -38,6 +39,7 @@ class Standing:
     ) -> None:
         self._database = database
         self._host = host
+        self._endings = endings
         self._events = events
         self._snapshots = snapshots
         self._room = room
@@ -54,6 +56,13 @@ class Standing:
     def runs(self, session: Session) -> bool:
         """Return whether the machine of a session is there."""
         return session.machine in self._host.running()
+
+    def after_freeze(self, session: Session, error: Exception) -> str:
+        """Say in what state a freeze that failed has left a session's machine, if the error does
+        not."""
+        if not self.runs(session):
+            return "Its machine has ended."
+        return "" if isinstance(error, FreezeError) else "It runs on."
 
     async def started(
         self,
@@ -95,9 +104,10 @@ class Standing:
 
     async def _end_unless_noted(self, session: Session, running: Running) -> None:
         # Who was cancelled does not know whether the commit came to its end.
-        with contextlib.suppress(StoreError, VmError, OSError):
-            if (await self.get(session.id)).machine != running.id:
-                await self._host.end(running.id)
+        async def noted() -> bool:
+            return (await self.get(session.id)).machine == running.id
+
+        await self._endings.end(running.id, session.id, unless=noted)
 
     async def check_name_free(self, session: Session) -> None:
         """Raise :exc:`ConflictError` if a session that had failed, and so had given its name up,

@@ -17,10 +17,13 @@ from torpor.sessions.tasks import Tasks
 from torpor.store import sessions
 from torpor.store.database import Database
 from torpor.store.records import Session, Status
-from torpor.vm import ChannelLostError, Command, GuestAgent, Terminal, VmError
+from torpor.vm import ChannelLostError, Command, GuestAgent, HeldError, Terminal, VmError
 
 WAIT_LIMIT = 120.0
 """Seconds that somebody who wants to use a session waits for it to run."""
+
+HELD_POLL = 1.0
+"""Seconds between two looks whether a machine is still held."""
 
 
 @dataclass(frozen=True)
@@ -79,19 +82,30 @@ class Uses:
         self._tasks = tasks
 
     @asynccontextmanager
-    async def use(self, session: str, by: Actor) -> AsyncIterator[InUse]:
+    async def use(self, session: str, by: Actor, *, patient: bool = False) -> AsyncIterator[InUse]:
         """Have a session run while the block does; it does not count as idle in it.
 
-        Somebody may pause it all the same: then what was asked of its agent fails with
+        A machine that is held because the host's disk is full can be attached to only when there is
+        space: who is ``patient`` waits for that, else it is :exc:`torpor.vm.HeldError`. Somebody
+        may pause it all the same: then what was asked of its agent fails with
         :exc:`torpor.vm.ChannelLostError` or :exc:`torpor.vm.MachineDiedError`. Raises
         :exc:`ConflictError` if it has failed, :exc:`DestroyedError`, :exc:`NoRoomError`,
         :exc:`FailedError`.
         """
         with self.counted(session):
-            yield await self.running(session, by)
+            yield await self.running(session, by, patient=patient)
 
-    async def running(self, session: str, by: Actor) -> InUse:
+    async def running(self, session: str, by: Actor, *, patient: bool = False) -> InUse:
         """Return a session as it runs, after waking it if need be. Raises as :meth:`use`."""
+        while True:
+            try:
+                return await self._running(session, by)
+            except HeldError:
+                if not patient:
+                    raise
+            await asyncio.sleep(HELD_POLL)
+
+    async def _running(self, session: str, by: Actor) -> InUse:
         try:
             async with asyncio.timeout(WAIT_LIMIT):
                 while True:
@@ -107,14 +121,19 @@ class Uses:
             ) from None
 
     async def attached(self, session: str) -> InUse:
-        """Return a session as soon as it runs, without waking it. Raises as :meth:`use`."""
+        """Return a session as soon as it runs, and is not held, without waking it. Raises as
+        :meth:`use`."""
         live = self._lives.of(session)
         while True:
             news = live.news
             found = await self._standing.get(session)
             self._check(found)
             if found.status in RUNS and not live.swapping:
-                agent = await self._agent(found)
+                try:
+                    agent = await self._agent(found)
+                except HeldError:
+                    await asyncio.sleep(HELD_POLL)
+                    continue
                 if agent is not None:
                     return InUse(found, agent)
             else:

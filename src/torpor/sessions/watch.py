@@ -30,6 +30,8 @@ from torpor.vm import VmError
 logger = logging.getLogger("torpor.sessions")
 
 TIDY_EVERY = 60.0
+HELD, RELEASED = "session.held", "session.released"
+MOST_EVENTS = 1 << 20
 SAMPLE_LIMIT = 5.0
 """Seconds that a machine may take to say how it is to be counted: a hostile one takes any time."""
 
@@ -73,6 +75,7 @@ class Watch:
         self._idle_timeout = idle_timeout
         self._held: dict[str, str] = {}
         self._told_held: set[str] = set()
+        self._recalled = False
         self.on_samples: Callable[[list[Sample]], None] = lambda _: None
         """Is told of the samples of each round."""
         self._pausing: set[str] = set()
@@ -98,6 +101,7 @@ class Watch:
         async with self._database.read() as conn:
             running = await sessions_table.with_status(conn, RUNS)
             stored = await snapshots_table.stored_bytes(conn) if running else {}
+        await self._recall()
         sampled = await asyncio.gather(
             *(self._sample(session, stored.get(session.id, 0)) for session in running)
         )
@@ -138,6 +142,19 @@ class Watch:
             stored + layer,
         )
 
+    async def _recall(self) -> None:
+        """Take over which sessions the last program has told to be held, and no more."""
+        if self._recalled:
+            return
+        async with self._database.read() as conn:
+            told = await events_table.after(conn, None, None, MOST_EVENTS, (HELD, RELEASED))
+        last = {event.session: event for event in told}
+        for session, event in last.items():
+            if session is not None and event.type == HELD:
+                self._held[session] = event.data["reason"]
+                self._told_held.add(session)
+        self._recalled = True
+
     async def _look_whether_held(self, session: Session) -> None:
         with contextlib.suppress(VmError):
             why = self._host.held(session.machine or "")
@@ -148,10 +165,10 @@ class Watch:
                 return
             # A disk that is full may have no room for the event either: then it is told later.
             if session.id not in self._told_held:
-                await self._events.add("session.held", session.id, SYSTEM, reason=held)
+                await self._events.add(HELD, session.id, SYSTEM, reason=held)
                 self._told_held.add(session.id)
             if why is None:
-                await self._events.add("session.released", session.id, SYSTEM)
+                await self._events.add(RELEASED, session.id, SYSTEM)
                 self._told_held.discard(session.id)
                 del self._held[session.id]
 

@@ -15,12 +15,15 @@ from torpor.vm.errors import (
     ChannelLostError,
     FreezeError,
     GuestError,
+    HeldError,
     HostError,
     LaunchError,
     MachineDiedError,
     RebootedError,
     SnapshotError,
+    UnansweredError,
     VmError,
+    disk_is_full,
 )
 from torpor.vm.execs import Command, Connection, Exec, Exit, Terminal
 from torpor.vm.files import Files, FileStatus, Listed
@@ -68,6 +71,7 @@ __all__ = [
     "GuestAgent",
     "GuestError",
     "GuestStatistics",
+    "HeldError",
     "HookLimits",
     "HookResult",
     "Host",
@@ -95,12 +99,14 @@ __all__ = [
     "Terminal",
     "ThawTimes",
     "Times",
+    "UnansweredError",
     "Unpacking",
     "VmError",
     "Wanted",
     "Watch",
     "Work",
     "detect",
+    "disk_is_full",
     "probe",
     "readable",
 ]

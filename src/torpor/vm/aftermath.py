@@ -6,10 +6,18 @@ machine's own, and its disk is kept as a snapshot of files alone.
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from torpor.vm.endings import Cause
-from torpor.vm.errors import MachineDiedError, RebootedError, VmError, told
+from torpor.vm.errors import (
+    HostError,
+    MachineDiedError,
+    RebootedError,
+    VmError,
+    disk_is_full,
+    told,
+)
 from torpor.vm.launch import Boot
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import GuestVersions
@@ -18,6 +26,8 @@ from torpor.vm.thaw import Site, start_again
 
 REBOOTS, REBOOTS_WITHIN = 5, 60.0
 """A machine that was rebooted so often within so many seconds is not started once more."""
+
+T = TypeVar("T")
 
 Kernels = Callable[[GuestVersions], Boot | None]
 """Finds what boots a machine with these versions, or None if this host has nothing that does."""
@@ -39,19 +49,22 @@ class Aftermath:
         self._rebooted: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=REBOOTS))
 
     async def decide(
-        self, machine: Machine, cause: Cause, reason: MachineDiedError
+        self, machine: Machine, cause: Cause, reason: MachineDiedError, *, wait: bool = True
     ) -> VmError | None:
         """Start ``machine`` again if it was rebooted, and return None; else keep its disk and
-        return its end, which is ``reason`` and what became of the disk."""
+        return its end, which is ``reason`` and what became of the disk.
+
+        If the host's disk is full this waits for space, or without ``wait`` raises
+        :exc:`HostError`."""
         ending = machine.record.ending
         if ending is not None and ending in self._site.store.ids():
             return reason  # all of it is in that snapshot
         why_not = ""
         if cause is Cause.REBOOT:
-            why_not = await self._reboot(machine)
+            why_not = await self._reboot(machine, wait)
             if not why_not:
                 return None
-        state = await self._keep(machine, cause) if self._keep_disks else ("", None)
+        state = await self._keep(machine, cause, wait) if self._keep_disks else ("", None)
         self._rebooted.pop(machine.id, None)
         return MachineDiedError(
             " ".join(filter(None, (reason.summary, why_not))),
@@ -62,7 +75,7 @@ class Aftermath:
             todo="Boot that snapshot to go on from its files." if state[1] else "",
         )
 
-    async def _reboot(self, machine: Machine) -> str:
+    async def _reboot(self, machine: Machine, wait: bool) -> str:
         """Start a machine again; return why it could not be, or nothing."""
         times = self._rebooted[machine.id]
         if len(times) == REBOOTS and time.monotonic() - times[0] < REBOOTS_WITHIN:
@@ -82,16 +95,44 @@ class Aftermath:
         )
         try:
             async with machine.rebooting(rebooted):
-                await settle_layers(self._site.store, machine)
-                await start_again(self._site, machine, kernel)
+                await _with_space(machine, wait, lambda: settle_layers(self._site.store, machine))
+                await _with_space(machine, wait, lambda: start_again(self._site, machine, kernel))
+        except _NoSpaceError:
+            raise
         except (VmError, OSError, TimeoutError) as error:
             return f"It could not be started again: {told(error)}"
         return ""
 
-    async def _keep(self, machine: Machine, cause: Cause) -> tuple[str, str | None]:
+    async def _keep(self, machine: Machine, cause: Cause, wait: bool) -> tuple[str, str | None]:
         try:
-            made = await keep_disk(self._site.store, machine, cause.value)
+            made = await _with_space(
+                machine, wait, lambda: keep_disk(self._site.store, machine, cause.value)
+            )
+        except _NoSpaceError:
+            raise
         except (VmError, OSError) as error:
             return f"Its disk could not be kept: {told(error)}", None
         self._kept(made.id)
         return f"Its disk is kept as snapshot {made.id} (files only).", made.id
+
+
+class _NoSpaceError(HostError):
+    """There is no space for what must be done before a host is opened."""
+
+
+async def _with_space(machine: Machine, wait: bool, do: Callable[[], Awaitable[T]]) -> T:
+    """Do something with a machine that has no process; if the disk is full, when it is not."""
+    while True:
+        try:
+            return await do()
+        except (VmError, OSError) as error:
+            if not disk_is_full(error):
+                raise
+            if not wait:
+                raise _NoSpaceError(
+                    f"The host's disk is full, and machine {machine.id}, which has ended, must be"
+                    " seen to.",
+                    state="Its disk is as it was.",
+                    todo="Make space, then try again.",
+                ) from error
+        await machine.release.wait_for_space()

@@ -175,14 +175,17 @@ class GuestAgent:
         await found.attach(self.channel)
         return found
 
-    async def signal(self, exec_id: str, signal: int) -> None:
-        """Send a signal to the process group of a command."""
-        await self.channel.request("exec.signal", {"id": exec_id, "signal": signal})
+    async def signal(self, exec_id: str, signal: int, *, patient: bool = False) -> None:
+        """Send a signal to the process group of a command; if the machine is held and who asks is
+        ``patient``, when it goes on."""
+        wanted = {"id": exec_id, "signal": signal}
+        await self.channel.request("exec.signal", wanted, patient=patient)
 
-    async def resize(self, exec_id: str, terminal: Terminal) -> None:
-        """Give a command's terminal another size; the command gets SIGWINCH."""
+    async def resize(self, exec_id: str, terminal: Terminal, *, patient: bool = False) -> None:
+        """Give a command's terminal another size; the command gets SIGWINCH. ``patient`` as in
+        :meth:`signal`."""
         size = {"id": exec_id, "rows": terminal.rows, "columns": terminal.columns}
-        await self.channel.request("exec.resize", size)
+        await self.channel.request("exec.resize", size, patient=patient)
 
     async def dial(self, port: int) -> Connection:
         """Connect to a port inside the machine, on its loopback."""

@@ -17,7 +17,15 @@ from typing import Any
 
 from torpor.guest import wire
 from torpor.guest.wire import Frame, Kind, WireError
-from torpor.vm.errors import ChannelLostError, GuestError, VmError
+from torpor.vm.errors import (
+    ChannelLostError,
+    GuestError,
+    HeldError,
+    UnansweredError,
+    VmError,
+)
+from torpor.vm.holding import Holding
+from torpor.vm.replies import Replies, Reply
 
 HELLO_EVERY = 0.02
 """Seconds between two HELLOs: bytes are lost until the guest has opened its port."""
@@ -25,6 +33,9 @@ HELLO_SLOWEST = 0.25
 NUDGE_AFTER = 1.0
 """Seconds of silence after which the guest is nudged, while something is awaited of it."""
 NUDGE_SLOWEST = 10.0
+ANSWER_LIMIT = 60.0
+"""Seconds that an answer may take unless another limit is given. The agent answers at once, or
+bounds what it waits for; this is for a busy host."""
 MAX_UNASKED = 16 << 20
 """Bytes that a guest may send, since the last frame that somebody waited for, without anybody
 waiting: garbage, answers that come too late, streams that are closed. Then the channel ends, so
@@ -82,32 +93,39 @@ class Channel:
     """A connection to one machine's agent."""
 
     def __init__(
-        self, sock: socket.socket, explain: Callable[[VmError], Awaitable[VmError]] | None = None
+        self,
+        sock: socket.socket,
+        explain: Callable[[VmError], Awaitable[VmError]] | None = None,
+        holding: Holding | None = None,
     ) -> None:
-        """Take over a connected socket. ``explain`` may know a better reason for its end."""
+        """Take over a connected socket. ``explain`` may know a better reason for its end,
+        ``holding`` knows when its machine is held."""
         self._sock = sock
         self._explain = explain
+        self.holding = holding or Holding()
         self._epoch = secrets.token_hex(16)
         self._decoder = wire.Decoder()
         self._numbers = itertools.count(1)
-        self._replies: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
+        self._replies = Replies(self.holding)
         self._streams: dict[int, Callable[[Frame], bool | None]] = {}
+        self._held_streams: dict[int, Callable[[HeldError], None]] = {}
         self._lost_streams: dict[int, Callable[[VmError], None]] = {}
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._lost: VmError | None = None
         self._open = asyncio.Event()
         self._open.set()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._nudging: asyncio.Task[None] | None = None
         self._awaiting = asyncio.Event()
         self._heard = 0.0
         self._unasked = 0
+        self.holding.watch(self._holding_changed)
 
     async def attach(self, limit: float) -> Welcome:
-        """Begin an epoch: say HELLO until the agent echoes it. Raises :exc:`ChannelLostError`."""
+        """Begin an epoch: say HELLO until the agent echoes it. Raises :exc:`ChannelLostError`
+        (:exc:`UnansweredError`: within ``limit`` seconds), and :exc:`HeldError` as soon as the
+        machine is held."""
         reader, self._writer = await asyncio.open_connection(sock=self._sock)
         self._writer.transport.set_write_buffer_limits(high=MAX_WAITING)
         self._reading = asyncio.create_task(self._read(reader), name="guest channel")
@@ -116,13 +134,14 @@ class Channel:
         pause = HELLO_EVERY
         deadline = time.monotonic() + limit
         while True:
+            self.holding.check()
             # The flag before it ends whatever an earlier epoch has left half-way.
             self._write(wire.FLAG + wire.encode(Kind.HELLO, 0, hello))
             done, _ = await asyncio.wait([self._welcome], timeout=pause)
             if done:
                 return self._welcome.result()
             if time.monotonic() > deadline:
-                raise ChannelLostError(f"The guest agent did not answer within {limit:g} s.")
+                raise UnansweredError(f"The guest agent did not answer within {limit:g} s.")
             pause = min(pause * 1.5, HELLO_SLOWEST)
 
     async def request(
@@ -132,42 +151,40 @@ class Channel:
         blob: bytes = b"",
         *,
         urgent: bool = False,
-        limit: float | None = None,
+        patient: bool = False,
+        limit: float = ANSWER_LIMIT,
     ) -> tuple[dict[str, Any], bytes]:
         """Ask the agent for ``op`` and return its document and bytes.
 
-        Waits while the channel is held quiet, unless ``urgent``. Raises :exc:`GuestError` if the
-        agent refuses and :exc:`ChannelLostError` or the machine's end if there is no answer, within
-        ``limit`` seconds if there is a limit.
+        Waits while the channel is held quiet, which a freeze bounds, unless ``urgent``. Raises
+        :exc:`GuestError` if the agent refuses, :exc:`ChannelLostError` or the machine's end if
+        there is no answer (:exc:`UnansweredError`: within ``limit`` seconds), and
+        :exc:`HeldError` as soon as the machine is held. A ``patient`` request waits while it is,
+        and no such time counts.
         """
         while not urgent and not self._open.is_set():
             await self._open.wait()
         if self._lost is not None:
             raise self._lost
+        if not patient:
+            self.holding.check()
         payload = wire.document({"op": op} | (document or {}), blob)
         if len(payload) > wire.MAX_BODY:  # the agent would drop it, and we would wait
             size = f"{len(payload)} bytes"
             raise GuestError("E2BIG", f"a request of {size} does not fit into a frame")
         number = next(self._numbers)
-        reply: asyncio.Future[tuple[dict[str, Any], bytes]] = (
-            asyncio.get_running_loop().create_future()
-        )
-        self._replies[number] = reply
-        self._awaiting.set()
-        self._idle.clear()
         try:
-            async with asyncio.timeout(limit):
-                await self._room()
-                self._write(wire.encode(Kind.REQUEST, number, payload))
+            async with self._replies.awaited(number, limit, patient=patient) as reply:
+                self._awaiting.set()
+                await self._room(reply)
+                if not reply.done():
+                    self._write(wire.encode(Kind.REQUEST, number, payload))
                 answer, data = await reply
         except TimeoutError:
-            raise ChannelLostError(
-                f"The guest agent did not answer {op!r} within {limit:g} s."
+            raise UnansweredError(
+                f"The guest agent did not answer {op!r} within {limit:g} s.",
+                state="It may have been done all the same.",
             ) from None
-        finally:
-            self._replies.pop(number, None)
-            if not self._replies:
-                self._idle.set()
         error = answer.get("error")
         if isinstance(error, dict):
             raise GuestError(plain(error.get("code"), 64), plain(error.get("message"), MAX_MESSAGE))
@@ -184,14 +201,21 @@ class Channel:
 
     @asynccontextmanager
     async def quiet(self, limit: float) -> AsyncIterator[None]:
-        """Hold back new requests, and wait until those under way are answered."""
+        """Hold back new requests, and wait until those under way are answered. Raises
+        TimeoutError, and :exc:`HeldError` as soon as the machine is held."""
         self._open.clear()
         try:
             async with asyncio.timeout(limit):
-                await self._idle.wait()
+                await self._replies.idle()
             yield
         finally:
             self._open.set()
+
+    def _holding_changed(self) -> None:
+        """Tell the streams that cannot wait for a machine that is held."""
+        for held in list(self._held_streams.values()):
+            if (error := self.holding.error()) is not None:
+                held(error)
 
     @property
     def lost(self) -> VmError | None:
@@ -201,23 +225,28 @@ class Channel:
     # Streams
 
     def open_stream(
-        self, take: Callable[[Frame], bool | None], lost: Callable[[VmError], None]
+        self,
+        take: Callable[[Frame], bool | None],
+        lost: Callable[[VmError], None],
+        held: Callable[[HeldError], None] | None = None,
     ) -> int:
         """Return the number of a new stream; ``take`` gets its frames, ``lost`` the channel's
-        end.
+        end, ``held`` each time that the machine is held.
 
         ``take`` says False to a frame that told it nothing new.
         """
         number = next(self._numbers)
         self._streams[number] = take
         self._lost_streams[number] = lost
+        if held is not None:
+            self._held_streams[number] = held
         self._awaiting.set()
         return number
 
     def close_stream(self, number: int) -> None:
         """Forget a stream; frames that still come for it are dropped."""
-        self._streams.pop(number, None)
-        self._lost_streams.pop(number, None)
+        for each in (self._streams, self._lost_streams, self._held_streams):
+            each.pop(number, None)
 
     def send(self, kind: Kind, stream: int, payload: bytes) -> None:
         """Send a frame of a stream; how much may be under way is the stream's own affair."""
@@ -234,13 +263,19 @@ class Channel:
             self.lose(_misbehaves("does not read what it is sent"))
             self._writer.transport.abort()
 
-    async def _room(self) -> None:
-        """Wait until what was written before is nearly all under way."""
+    async def _room(self, reply: Reply) -> None:
+        """Wait until what was written before is nearly all under way, or there is a reply all the
+        same: an error."""
         assert self._writer is not None, "attach first"
-        try:
-            await self._writer.drain()
-        except OSError:
-            pass  # it is lost, which _read tells
+        if self._writer.transport.get_write_buffer_size() > MAX_WAITING // 4:  # it may be paused
+            draining = asyncio.ensure_future(self._writer.drain())
+            try:
+                either: set[asyncio.Future[Any]] = {draining, reply}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                draining.cancel()
+                # An error of the socket is the channel's end, which _read tells.
+                await asyncio.gather(draining, return_exceptions=True)
         if self._lost is not None:
             raise self._lost
 
@@ -299,10 +334,7 @@ class Channel:
                 )
             )
         elif frame.kind == Kind.REPLY:
-            reply = self._replies.get(frame.stream)
-            if reply is not None and not reply.done():
-                reply.set_result(wire.parse_document(frame.payload))
-                return True
+            return self._replies.give(frame.stream, frame.payload)
         else:
             take = self._streams.get(frame.stream)
             if take is not None:
@@ -337,13 +369,12 @@ class Channel:
         if self._lost is not None:
             return
         self._lost = reason
-        for reply in self._replies.values():
-            if not reply.done():
-                reply.set_exception(reason)
+        self._replies.lose(reason)
         for lost in list(self._lost_streams.values()):
             lost(reason)
-        self._streams.clear()
-        self._lost_streams.clear()
+        for each in (self._streams, self._lost_streams, self._held_streams):
+            each.clear()
+        self.holding.unwatch(self._holding_changed)
         if self._nudging is not None:
             self._nudging.cancel()
         if not self._welcome.done():

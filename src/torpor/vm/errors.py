@@ -3,6 +3,8 @@
 Each error says what happened, what state things are in now, and what to do, in this order.
 """
 
+import errno
+
 
 class VmError(Exception):
     """The root of this package's errors."""
@@ -58,8 +60,17 @@ class ChannelLostError(VmError):
     """The guest channel ended while a request or a stream was open; the machine may be well."""
 
 
+class UnansweredError(ChannelLostError):
+    """The guest agent took longer over a request than it may; whether it was done is not known."""
+
+
 class RebootedError(ChannelLostError):
     """The machine was rebooted from inside: it goes on from its disk, its commands do not."""
+
+
+class HeldError(VmError):
+    """The machine is held, because the host's disk is full; it goes on by itself when there is
+    space. What was under way may still be done then."""
 
 
 class GuestError(VmError):
@@ -88,3 +99,13 @@ def told(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."
     return str(error) or "It took too long."
+
+
+def disk_is_full(error: BaseException | None) -> bool:
+    """Return whether an error came about because the host's disk is full."""
+    while error is not None:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full or isinstance(error, HeldError):
+            return True
+        error = error.__cause__
+    return False

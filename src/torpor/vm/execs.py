@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from signal import SIGKILL
 from typing import Any
 
 from torpor.vm.channel import Channel
@@ -61,15 +62,18 @@ class Exit:
 class Exec(Flow):
     """One command that we follow."""
 
-    def __init__(self, exec_id: str, *, hold: bool = True, seq: int = 0) -> None:
-        super().__init__(exec_id, f"command {exec_id}", hold=hold, seq=seq)
+    def __init__(
+        self, exec_id: str, *, hold: bool = True, seq: int = 0, patient: bool = True
+    ) -> None:
+        super().__init__(exec_id, f"command {exec_id}", hold=hold, seq=seq, patient=patient)
         self.pid: int | None = None
 
     @classmethod
     async def start(cls, channel: Channel, command: Command, exec_id: str | None = None) -> "Exec":
         """Start a command, under an id of the caller's own if it gives one: then it can find out
         later whether it was started. Raises :exc:`GuestError`, for example ENOENT if there is no
-        such program."""
+        such program, and :exc:`HeldError` if the machine is held, nothing being started then."""
+        channel.holding.check()
         new = cls(exec_id or secrets.token_hex(8))
         size = command.terminal
         wanted = {
@@ -88,12 +92,23 @@ class Exec(Flow):
 
     @classmethod
     async def start_work(
-        cls, channel: Channel, work: dict[str, Any], *, user: str = "0", stdin: bool = False
+        cls,
+        channel: Channel,
+        work: dict[str, Any],
+        *,
+        user: str = "0",
+        stdin: bool = False,
+        patient: bool = False,
     ) -> "Exec":
         """Have the agent itself do something in a process of its own (``guest/work.py``)."""
-        new = cls(secrets.token_hex(8))
+        new = cls(secrets.token_hex(8), patient=False)
         wanted = {"id": new.id, "work": work, "user": user, "stdin": stdin, "keep": 1}
-        await new.open("exec.start", channel, wanted)
+        try:
+            await new.open("exec.start", channel, wanted)
+        except BaseException:  # perhaps it is started all the same, later
+            channel.tell("exec.signal", {"id": new.id, "signal": SIGKILL})
+            raise
+        new.patient = patient
         return new
 
     async def open(self, op: str, channel: Channel, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +183,8 @@ class Connection(Flow):
     @classmethod
     async def open_to(cls, channel: Channel, port: int) -> "Connection":
         """Connect to ``port`` on the machine's loopback. Raises :exc:`GuestError`, for example
-        ECONNREFUSED if nobody listens there."""
+        ECONNREFUSED if nobody listens there, and :exc:`HeldError` if the machine is held."""
+        channel.holding.check()
         new = cls(port)
         await new.open("dial", channel, {"id": new.id, "port": port})
         return new

@@ -43,10 +43,19 @@ class Gap(NamedTuple):
 
 
 class Flow:
-    """One flow that we follow. ``what`` says in errors what it is."""
+    """One flow that we follow. ``what`` says in errors what it is.
 
-    def __init__(self, flow_id: str, what: str, *, hold: bool = True, seq: int = 0) -> None:
+    Whoever reads or writes waits for as long as the other side says nothing or takes nothing, which
+    is for it to decide; the flow's end, the channel's and the machine's end that. While the machine
+    is held (:mod:`torpor.vm.holding`) it is waited for too, unless the flow is not ``patient``:
+    then reading and writing raise :exc:`HeldError`.
+    """
+
+    def __init__(
+        self, flow_id: str, what: str, *, hold: bool = True, seq: int = 0, patient: bool = True
+    ) -> None:
         self.id = flow_id
+        self.patient = patient
         self.what = what
         self.received = seq
         self.ending: dict[str, Any] | None = None
@@ -94,7 +103,7 @@ class Flow:
         self._arrived_seq = self.received
         self._arrived.clear()
         self._acked = self.received
-        self._stream = channel.open_stream(self._take, self._fail)
+        self._stream = channel.open_stream(self._take, self._fail, self._held)
         follow = {
             "stream": self._stream,
             "seq": self.received,
@@ -102,7 +111,7 @@ class Flow:
             "hold": self._hold,
         }
         try:
-            answer, _ = await channel.request(op, wanted | follow)
+            answer, _ = await channel.request(op, wanted | follow, patient=self.patient)
             self._check(answer)
             self._resend_stdin(answer["stdin_seq"])
         except BaseException as error:
@@ -216,6 +225,10 @@ class Flow:
         self._failed = reason
         self._news.set()
         self._stdin_room.set()
+
+    def _held(self, why: VmError) -> None:
+        if not self.patient:
+            self._fail(why)
 
     def _leave(self) -> None:
         if self._channel is not None:

@@ -7,18 +7,24 @@ the pages that it has written since its base.
 
 import asyncio
 import contextlib
+import errno
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from torpor.vm.agent import GuestAgent
 from torpor.vm.errors import (
     ChannelLostError,
     FreezeError,
+    HeldError,
     MachineDiedError,
     RebootedError,
     VmError,
+    disk_is_full,
     told,
 )
 from torpor.vm.hooks import HookCall, HookResult, failed
@@ -29,6 +35,8 @@ from torpor.vm.qmp import QmpError
 from torpor.vm.store import Store, fsync
 
 QUIESCE_LIMIT_MS = 10_000
+_LEAST_SPACE = 1 << 20
+"""Bytes; where fewer are free, what could not be written failed for want of them."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +67,10 @@ class Frozen:
 async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
     """Make a snapshot of ``machine``.
 
-    Raises :exc:`FreezeError` (the machine runs on as before), :exc:`RebootedError` (no snapshot was
-    made), or the machine's end.
+    Raises :exc:`FreezeError` (the machine runs on as before, or is held because the disk is full),
+    :exc:`RebootedError` (no snapshot was made), or the machine's end.
     """
     async with machine.exclusive(), _put_together(machine, store, wanted) as new:
-        if machine.held is not None:  # it can be brought to rest only when it goes on
-            raise VmError("It is held.")
         agent, qmp = await machine.attached(), machine.qmp
         clock = _Stopwatch()
         made: Manifest | None = None
@@ -73,7 +79,7 @@ async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
         await new.prepare()
         async with agent.channel.quiet(QUIESCE_LIMIT_MS / 1000):
             clock.mark("quiesce")
-            async with _undone(machine, agent.resume):
+            async with _undone(machine, partial(_resume, machine, agent)):
                 # 1. The guest syncs its disk and freezes the user's processes.
                 synced = await agent.quiesce(QUIESCE_LIMIT_MS)
                 # 2. What QEMU has written and the host not: the stop flushes, and is to be short.
@@ -117,8 +123,12 @@ async def _put_together(
     machine: Machine, store: Store, wanted: Wanted
 ) -> AsyncIterator[NewSnapshot]:
     """Begin a snapshot, and clean up if it comes to nothing."""
-    partial = store.begin(wanted.id)
-    new = NewSnapshot(machine, store, wanted, partial)
+    try:
+        machine.holding.check()  # it can be brought to rest only when it goes on
+        place = store.begin(wanted.id)
+    except (HeldError, OSError) as error:
+        raise _failed(machine, error, store.root) from error
+    new = NewSnapshot(machine, store, wanted, place)
     try:
         yield new
     except (OSError, VmError, TimeoutError) as error:
@@ -126,21 +136,43 @@ async def _put_together(
             error = await machine.explain(error)
         if isinstance(error, MachineDiedError | RebootedError):
             raise error from None
-        if machine.held is not None:
-            raise FreezeError(
-                f"Machine {machine.id} could not be frozen: {machine.held}. ({told(error)})",
-                state="No snapshot was made. It is held until there is space, and then goes on.",
-                todo="Make space.",
-            ) from error
-        raise FreezeError(
-            f"Machine {machine.id} could not be frozen: {told(error)}",
-            state="It runs on as before, and no snapshot was made.",
-        ) from error
+        error = machine.holding.error() or error
+        raise _failed(machine, error, store.root) from error
     finally:
-        store.abandon(partial)  # after a commit nothing has this name any more
+        store.abandon(place)  # after a commit nothing has this name any more
         if machine.running:
             with contextlib.suppress(VmError):  # the snapshot stands; a dead machine tells itself
                 await asyncio.shield(new.settle())
+
+
+def _failed(machine: Machine, error: Exception, directory: Path) -> FreezeError:
+    if isinstance(error, HeldError):
+        return FreezeError(
+            f"Machine {machine.id} could not be frozen: the host's disk is full.",
+            state="No snapshot was made. It is held until there is space, and then goes on.",
+            todo="Make space.",
+        )
+    said = told(error)
+    if isinstance(error, QmpError):  # QEMU does not say that there is no space
+        disk = os.statvfs(directory)
+        if disk.f_bavail * disk.f_frsize < _LEAST_SPACE:
+            error.__cause__ = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            said = f"the host's disk is full. ({said})"
+    return FreezeError(
+        f"Machine {machine.id} could not be frozen: {said}",
+        state="It runs on as before, and no snapshot was made.",
+        todo="Make space." if disk_is_full(error) else "",
+    )
+
+
+async def _resume(machine: Machine, agent: GuestAgent) -> None:
+    """Let the user's processes run on; those of a machine that is held do when it is released."""
+    try:
+        await agent.resume()
+    except VmError as error:
+        machine.release.resume_later()
+        if not isinstance(error, HeldError):
+            raise
 
 
 @asynccontextmanager

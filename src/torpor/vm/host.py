@@ -29,6 +29,7 @@ from torpor.vm.home import home_id, take_lock
 from torpor.vm.hooks import HookLimits
 from torpor.vm.jail import Jail, end_all, pick_uid
 from torpor.vm.launch import Boot
+from torpor.vm.leftovers import Leftovers
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import RECORD, MachineRecord
 from torpor.vm.new_snapshot import Wanted
@@ -94,10 +95,16 @@ class Host:
             machines.mkdir(exist_ok=True)
             name = f"torpor-{home_id(home)}-"
             bases = OpenBases(accelerator.qemu_version)
-            site = Site(machines, name, store, accelerator, jail, bases, clock, agent)
+            left = Leftovers(end_all)
+            site = Site(machines, name, store, accelerator, jail, bases, left, clock, agent)
             host = cls(home, site, lock, kernels, keep_disks)
-            await host._recover()
-            host.chains.start()
+            try:
+                await host._recover()
+                host.chains.start()
+            except BaseException:
+                for machine in host.machines.values():  # those that were adopted run on
+                    await machine.disconnect()
+                raise
         except BaseException:
             os.close(lock)
             raise
@@ -110,6 +117,7 @@ class Host:
         for machine in self.machines.values():
             await machine.disconnect()
         self.machines.clear()
+        await self._site.leftovers.close()
         await self._site.bases.close()
         os.close(self._lock)
 
@@ -238,7 +246,8 @@ class Host:
     # Machines
 
     async def end(self, machine: Machine) -> None:
-        """End a machine and forget it; its state since its last snapshot is lost."""
+        """End a machine and forget it; its state since its last snapshot is lost. Raises
+        :exc:`VmError` and OSError if it cannot be ended now: it is still this host's then."""
         await machine.remove()
         self.machines.pop(machine.id, None)
         self.collect()

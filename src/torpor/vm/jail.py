@@ -10,6 +10,7 @@ descriptors, so none of it has a path inside.
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 from torpor.vm.accelerator import QEMU
 from torpor.vm.bubblewrap import LIBRARY_CACHE, directories, links, walls
 from torpor.vm.cgroup_trees import CONTROLLERS, Tree, find_tree
+from torpor.vm.errors import HostError
 from torpor.vm.limits import Limits
 from torpor.vm.processes import find_by_prefix
 from torpor.vm.seccomp import filter_file
@@ -116,15 +118,25 @@ def pick_uid(taken: Iterable[int]) -> int:
     return next(uid for uid in range(FIRST_UID, FIRST_UID + UIDS) if uid not in used)
 
 
+END_LIMIT = 30.0
+"""Seconds that processes which are killed may take to go."""
+
+
 async def end_all(name: str) -> bool:
     """End every process of machines whose name begins with ``name``; say whether there was one.
 
     Again and again until none is found: one that is still on its way into the jail becomes another
-    program on the way.
+    program on the way. Raises :exc:`HostError` if one does not go, and OSError.
     """
     ended = False
+    deadline = time.monotonic() + END_LIMIT
     while found := find_by_prefix(name, PROGRAMS):
         ended = True
+        if time.monotonic() > deadline:
+            raise HostError(
+                f"Processes of machines do not end: {', '.join(str(each.pid) for each in found)}.",
+                state="They have been killed, and go as soon as the host's kernel lets them.",
+            )
         for process in found:
             process.kill()
         await asyncio.sleep(0.01)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from torpor.vm.agent import AgentCode, GuestAgent
+from torpor.vm.attaching import attach_agent
 from torpor.vm.cgroups import Group
-from torpor.vm.channel import Channel
 from torpor.vm.console import Console
 from torpor.vm.disk import Layer
 from torpor.vm.endings import Cause
@@ -29,18 +29,19 @@ from torpor.vm.errors import (
     VmError,
     told,
 )
-from torpor.vm.launch import AGENT, MONITOR, Launched
+from torpor.vm.holding import Holding
+from torpor.vm.launch import MONITOR, Launched
 from torpor.vm.machine_process import MachineProcess
 from torpor.vm.manifest import MachineRecord, write_record
 from torpor.vm.qmp import Qmp, QmpError, connect_unix
+from torpor.vm.releasing import Release
 from torpor.vm.statistics import GUEST_LIMIT, Statistics, take_statistics
 from torpor.vm.thaw_times import ThawTimes
 
+END_LIMIT = 30.0
+"""Seconds that a process which was killed may take to go."""
 ATTACH_LIMIT = 15.0
 """Seconds that an agent may take to answer in a machine that runs."""
-SPACE_POLL = 1.0
-"""Seconds between two looks for free space while a machine is held because the disk is full."""
-
 
 Succession = Callable[["Machine", Cause, MachineDiedError], Awaitable[VmError | None]]
 """Decides what comes after a process that ended by itself: the machine's end, or None if it goes
@@ -63,8 +64,8 @@ class Machine:
         self.directory = directory
         self.record = record
         self._end: asyncio.Future[VmError] = asyncio.get_running_loop().create_future()
-        self.held: str | None = None
-        """Why the machine is held at the moment (the host's disk is full), or None."""
+        self.holding = Holding()
+        """Whether it is held because the host's disk is full."""
         self.thawed: ThawTimes | None = None
         """How long its thaw took; None if it was booted or adopted."""
         self.agent_kept: str | None = None
@@ -72,8 +73,10 @@ class Machine:
         self._qmp: Qmp | None = None
         self._agent: GuestAgent | None = None
         self._ending = False
-        self._exclusive = asyncio.Lock()
-        self._holding: asyncio.Task[None] | None = None
+        self._attaching, self._exclusive = asyncio.Lock(), asyncio.Lock()
+        self.release = Release(
+            record.id, directory, self.holding, self._exclusive, self._continue, self._resume
+        )
         self._letting_go: asyncio.Future[None] | None = None
         self._succession: Succession | None = None
         self._reporting: asyncio.Task[None] | None = None
@@ -89,7 +92,7 @@ class Machine:
     def have_process(self, started: Launched) -> None:
         """Watch over a new process."""
         self.record = replace(self.record, process=started.process)
-        self.held = None
+        self.holding.end()
         self._process = MachineProcess(
             self.directory, self.record, self._died, started.child, started.group
         )
@@ -114,6 +117,11 @@ class Machine:
     def console(self) -> Console:
         """What its guest prints."""
         return self._process.console
+
+    @property
+    def held(self) -> str | None:
+        """Why the machine is held at the moment (the host's disk is full), or None."""
+        return self.holding.why
 
     @property
     def running(self) -> bool:
@@ -163,23 +171,15 @@ class Machine:
         self._qmp = await self._process.or_gone(Qmp.connect(monitor, self._event))
 
     async def attach(self, limit: float) -> GuestAgent:
-        """Begin a new epoch with the guest agent. Raises :exc:`ChannelLostError` or the end."""
+        """Begin a new epoch with the guest agent. Raises :exc:`ChannelLostError`,
+        :exc:`HeldError` or the end."""
+        self.holding.check()
         if self._agent is not None:
             await self._agent.channel.close()
             self._agent = None
-        fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            channel = Channel(connect_unix(fd, AGENT), self.explain)
-        except OSError as error:
-            raise ChannelLostError(f"Machine {self.id} cannot be reached: {error}.") from error
-        finally:
-            os.close(fd)
-        try:
-            welcome = await self._process.or_gone(channel.attach(limit))
-        except BaseException:
-            await channel.close()
-            raise
-        self._agent = GuestAgent(channel, welcome)
+        self._agent = await attach_agent(
+            self.directory, self._process, self.explain, self.holding, limit
+        )
         return self._agent
 
     async def replace_agent(self, newer: AgentCode, limit: float) -> GuestAgent:
@@ -201,15 +201,19 @@ class Machine:
     async def attached(self) -> GuestAgent:
         """Return the guest agent, attached anew if the channel was lost. Raises as
         :meth:`attach`. Waits while the machine is being started again after a reboot."""
-        await self._up.wait()
-        if self.running and (self._agent is None or self._agent.channel.lost is not None):
-            return await self.attach(ATTACH_LIMIT)
+        if not self._up.is_set():
+            await self.holding.unless_held(self._up.wait())
+        async with self._attaching:  # QEMU hears one channel at a time
+            if self.running and (self._agent is None or self._agent.channel.lost is not None):
+                return await self.attach(ATTACH_LIMIT)
         return self.agent
 
     async def statistics(self, guest_limit: float = GUEST_LIMIT) -> Statistics:
         """Return what it uses, as the host sees it, and as the guest does if it answers within
-        ``guest_limit`` seconds. Raises the machine's end, or :exc:`QmpError`."""
-        await self._up.wait()
+        ``guest_limit`` seconds. Raises the machine's end, :exc:`HeldError` or
+        :exc:`QmpError`."""
+        if not self._up.is_set():
+            await self.holding.unless_held(self._up.wait())
         top = self.directory / self.record.top.file_name
         try:
             return await take_statistics(self.pid, top, self.qmp, self._agent, guest_limit)
@@ -247,20 +251,13 @@ class Machine:
         if name in ("SHUTDOWN", "GUEST_PANICKED"):
             self._process.shutdown = str(data.get("reason", name.lower()))
         elif name == "BLOCK_IO_ERROR" and data.get("nospace") and data.get("action") == "stop":
-            self.held = f"the host's disk is full ({self.directory})"
-            if self._holding is None or self._holding.done():
-                self._holding = asyncio.create_task(self._hold(), name="held for space")
+            self.release.hold()
 
-    async def _hold(self) -> None:
-        # QEMU has stopped the machine and will try the write again when it is continued.
-        while self.running:
-            await asyncio.sleep(SPACE_POLL)
-            space = os.statvfs(self.directory)
-            if space.f_bavail * space.f_frsize > 64 << 20 and not self._exclusive.locked():
-                with contextlib.suppress(VmError):
-                    self.held = None
-                    await self.qmp.cont()
-                return
+    async def _continue(self) -> None:
+        await self.qmp.cont()
+
+    async def _resume(self) -> None:
+        await (await self.attached()).resume()
 
     def _died(self) -> None:
         if self._up.is_set():
@@ -351,11 +348,18 @@ class Machine:
     async def kill(self) -> None:
         """End the machine at once, as if its power were cut, and wait until its process is gone."""
         self._ending = True
-        if not self._up.is_set() and self._reporting is not None:
-            self._reporting.cancel()  # its reboot; that ends what has been started
+        deciding = self._deciding()
+        if deciding is not None:
+            deciding.cancel()  # its reboot too; that ends what has been started
         else:
             self._process.kill()
         await self.wait_end()
+
+    def _deciding(self) -> asyncio.Task[None] | None:
+        """Return what starts it again, or waits for the space to do so or to keep its disk."""
+        if self._reporting is None or self._reporting.done():
+            return None
+        return None if self._up.is_set() and self.held is None else self._reporting
 
     async def disconnect(self) -> None:
         """Let go of the machine; one that runs runs on."""
@@ -364,18 +368,18 @@ class Machine:
         await asyncio.shield(self._letting_go)
 
     async def _disconnect(self) -> None:
-        if self.running and not self._up.is_set() and self._reporting is not None:
-            # Its record says that it was being started again, and the next program does.
-            self._reporting.cancel()
-            await asyncio.wait([self._reporting])
+        deciding = self._deciding()
+        if self.running and deciding is not None:
+            # The next program finds that it has no process, or is being started again.
+            deciding.cancel()
+            await asyncio.wait([deciding])
         if self.running:
             self._process.outlive()
         await self._let_go_of_process()
 
     async def _let_go_of_process(self) -> None:
         self._process.unwatch()
-        if self._holding is not None:
-            self._holding.cancel()
+        self.release.close()
         if self._agent is not None:
             await self._agent.channel.close()
             self._agent = None
@@ -384,11 +388,20 @@ class Machine:
         await self._process.close()
 
     async def remove(self) -> None:
-        """End the machine and remove its directory."""
+        """End the machine and remove its directory. Raises :exc:`VmError` if its process does not
+        end, and OSError if it cannot be told to."""
         if self.running:
             with contextlib.suppress(OSError):  # a full disk keeps no machine from its end
                 self.update(removing=True)
-            await self.kill()
+            try:
+                async with asyncio.timeout(END_LIMIT):
+                    await self.kill()
+            except TimeoutError:
+                raise VmError(
+                    f"Machine {self.id} did not end within {END_LIMIT:g} s: its process {self.pid}"
+                    " is stuck in the host's kernel.",
+                    state="It has been killed, and goes as soon as the kernel lets it.",
+                ) from None
         await self.disconnect()
         shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,7 @@ from torpor.vm.cgroups import Group, renew_limits
 from torpor.vm.detach import detach_layer
 from torpor.vm.disk import Layer, node_name
 from torpor.vm.endings import Cause, cause_of, explain_end, read_log
-from torpor.vm.errors import MachineDiedError, VmError
+from torpor.vm.errors import HeldError, MachineDiedError, VmError, disk_is_full
 from torpor.vm.jail import end_all
 from torpor.vm.launch import TRACE
 from torpor.vm.limits import limits_for
@@ -43,7 +43,8 @@ class Recovered:
 async def recover_machine(
     site: Site, aftermath: Aftermath, directory: Path, groups: Mapping[str, Group]
 ) -> tuple[Recovered, Machine | None]:
-    """Do what is right with the machine in ``directory``; return it if it runs."""
+    """Do what is right with the machine in ``directory``; return it if it runs. Raises
+    :exc:`HostError` if the disk is full and something would be lost."""
     try:
         record = documents.read(MachineRecord, directory / RECORD)
     except (VmError, OSError) as error:
@@ -68,11 +69,15 @@ async def recover_machine(
         await machine.connect()
         await _find_top(site, machine)
         await machine.qmp.cont()
-        agent = await machine.attached()
-        await agent.resume()
+        try:
+            await (await machine.attached()).resume()
+        except HeldError:  # the host's disk is full: it goes on when there is space
+            machine.release.resume_later()
         if not machine.running:
             raise await machine.wait_end()
-        machine.update(ending=None)
+        if record.ending is not None:
+            with _left_for_later():
+                machine.update(ending=None)
         if group is not None:
             _renew_limits(group, record)
     except (VmError, OSError, TimeoutError) as error:
@@ -87,6 +92,16 @@ async def recover_machine(
     return Recovered(directory.name, "adopted", "its process runs"), machine
 
 
+@contextlib.contextmanager
+def _left_for_later() -> Iterator[None]:
+    """Leave undone what a full disk does not take: the next freeze or the next program does it."""
+    try:
+        yield
+    except OSError as error:
+        if not disk_is_full(error):
+            raise
+
+
 def _renew_limits(group: Group, record: MachineRecord) -> None:
     sealed = record.base is None or not maps_read_only(record.accelerator.qemu_version)
     limits = limits_for(record.shape, record.accelerator, record.top.size, sealed=sealed)
@@ -97,14 +112,16 @@ def _renew_limits(group: Group, record: MachineRecord) -> None:
 async def _succeed(
     site: Site, aftermath: Aftermath, machine: Machine, why: str = "its process is gone"
 ) -> tuple[Recovered, Machine | None]:
-    """Go on with a machine whose process went, or is being started again, with nobody there."""
+    """Go on with a machine whose process went, or is being started again, with nobody there.
+
+    Raises :exc:`HostError` if there is no space for that, with nothing changed."""
     await end_all(machine.record.name)  # one that was being started
     await machine.leave_group()
     trace = read_log(machine.directory / TRACE)
     cause = Cause.REBOOT if machine.record.rebooting else cause_of(None, trace, "")
     # What QEMU said is gone: it was in a pipe that nobody had open any more.
     reason = explain_end(machine.id, cause, machine.console, "")
-    end = await aftermath.decide(machine, cause, reason)
+    end = await aftermath.decide(machine, cause, reason, wait=False)
     if end is None:
         return Recovered(machine.id, "rebooted", "it was being rebooted from inside"), machine
     await machine.disconnect()
@@ -121,13 +138,15 @@ async def _find_top(site: Site, machine: Machine) -> None:
     for file in machine.directory.glob("*.qcow2"):
         new = Layer(file.stem, "qcow2", machine.record.top.size)
         if node_name(new) == name and new != machine.record.top:
-            machine.promote_top(new)
+            with _left_for_later():
+                machine.promote_top(new)
     below = {layer.file_name: layer for layer in machine.record.layers}
     for file in machine.directory.glob("*.qcow2"):
-        if file.name in below:  # the freeze was cut off before it was detached
-            await asyncio.to_thread(detach_layer, site.store, below[file.name])
-        if file.name != machine.record.top.file_name:
-            file.unlink()
+        with _left_for_later():
+            if file.name in below:  # the freeze was cut off before it was detached
+                await asyncio.to_thread(detach_layer, site.store, below[file.name])
+            if file.name != machine.record.top.file_name:
+                file.unlink()
 
 
 async def _discard(site: Site, directory: Path, why: str) -> tuple[Recovered, None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torpor.vm.agent import GuestAgent
-from torpor.vm.errors import ChannelLostError, GuestError, MachineDiedError
+from torpor.vm.errors import VmError
 from torpor.vm.guest_statistics import GuestStatistics
 from torpor.vm.processes import proc_text
 from torpor.vm.qmp import Qmp
@@ -69,7 +69,7 @@ async def take_statistics(
 async def _of_guest(agent: GuestAgent | None, limit: float) -> GuestStatistics | None:
     if agent is None:
         return None
-    with contextlib.suppress(ChannelLostError, GuestError, MachineDiedError, TimeoutError):
+    with contextlib.suppress(VmError, TimeoutError):
         async with asyncio.timeout(limit):
             return await agent.statistics()
     return None

@@ -7,7 +7,6 @@ step fails it is removed, and the snapshot is as it was.
 import asyncio
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -31,6 +30,7 @@ from torpor.vm.errors import (
 from torpor.vm.hooks import HookCall, HookLimits, HookResult
 from torpor.vm.jail import Jail, end_all
 from torpor.vm.launch import AGENT, CONSOLE, MONITOR, TRACE, Boot, Parts, launch
+from torpor.vm.leftovers import Leftovers
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import (
     DELTA,
@@ -66,6 +66,7 @@ class Site:
     accelerator: Accelerator
     jail: Jail
     bases: OpenBases
+    leftovers: Leftovers
     clock: Callable[[], int] = time.time_ns
     agent: AgentCode | None = None
 
@@ -301,9 +302,10 @@ async def _launched(
         yield machine
     except BaseException:
         if machine is not None:
-            await asyncio.shield(machine.remove())
-        await asyncio.shield(end_all(record.name))  # also what had not come as far as QEMU
-        shutil.rmtree(directory, ignore_errors=True)
+            with contextlib.suppress(VmError, OSError):  # it is ended by name
+                await asyncio.shield(machine.remove())
+        # Also what had not come as far as QEMU.
+        await asyncio.shield(site.leftovers.clean(record.name, directory))
         raise
 
 

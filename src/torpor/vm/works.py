@@ -23,7 +23,12 @@ KEPT = 64 << 10
 
 
 class Work:
-    """Work that is under way. ``report`` is what it said of itself at its end."""
+    """Work that is under way. ``report`` is what it said of itself at its end.
+
+    Unless it is ``patient``, it raises :exc:`torpor.vm.HeldError` while its machine is held.
+    """
+
+    patient = False
 
     def __init__(self, running: Exec, what: str) -> None:
         self.running = running
@@ -44,7 +49,8 @@ class Work:
     ) -> Self:
         """Start ``name`` of ``guest/work.py`` as ``user``. Raises :exc:`GuestError`."""
         work = {"name": name, **arguments}
-        return cls(await Exec.start_work(channel, work, user=user, stdin=stdin), name)
+        started = await Exec.start_work(channel, work, user=user, stdin=stdin, patient=cls.patient)
+        return cls(started, name)
 
     async def attach(self, channel: Channel) -> None:
         """Go on, perhaps on another machine's channel. Raises :exc:`GuestError`."""
@@ -162,7 +168,9 @@ class Unpacking(Work):
 
 
 class Watch(Work):
-    """Changes of a directory, as they happen."""
+    """Changes of a directory, as they happen: while the machine is held there are none."""
+
+    patient = True
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
         """Yield what changes, until what is watched is gone: ``event`` and ``path``, and of a
