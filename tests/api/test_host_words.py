@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -41,9 +42,10 @@ async def troubled(api: Api) -> str:
     with pytest.raises(ChannelLostError):
         async with api.sessions.use(session, SYSTEM):
             pass
-    api.host.holding = f"the host's disk is full ({path('session.held')})"
+    machine = (await api.sessions.get(session)).machine or ""
+    api.host.holding_of(machine).begin(machine, Path(path("session.held")))
     await api.sessions._watch.look()
-    api.host.holding = None
+    api.host.holding_of(machine).end()
     api.host.refuse["durable"] = VmError(f"{path('snapshot.not_durable')}: no space.")
     await api.sessions.checkpoint(session, SYSTEM, label="lost")
     await eventually(lambda: types(api), lambda found: "snapshot.not_durable" in found)

@@ -96,12 +96,14 @@ async def test_the_first_token_is_good_only_once_somebody_can_know_it(tmp_path: 
 
 
 @pytest.fixture
-def logged() -> Iterator[io.StringIO]:
+def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     """What a server logs, from here on."""
     root, ours = logging.getLogger(), logging.getLogger("torpor")
     handlers, levels = list(root.handlers), (root.level, ours.level)
     stream = io.StringIO()
     configure_logs(stream)
+    # Servers of other tests leave it as uvicorn would have it without us.
+    monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
     yield stream
     root.handlers[:] = handlers
     root.setLevel(levels[0])

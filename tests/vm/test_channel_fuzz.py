@@ -252,7 +252,7 @@ async def pour(theirs: socket.socket, data: bytes, times: int) -> bool:
         async with asyncio.timeout(LIMIT):
             for _ in range(times):
                 await asyncio.get_running_loop().sock_sendall(theirs, data)
-    except OSError:
+    except ConnectionError:
         return False
     return True
 

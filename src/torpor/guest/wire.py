@@ -149,6 +149,8 @@ class Decoder:
         """Yield the frames that ``data`` completes."""
         *ended, rest = data.split(FLAG)
         for piece in ended:
+            if not piece and not self._buffer and not self._skipping:
+                continue  # a flag after a flag: a flood of them is to cost little
             self._buffer += piece
             frame = None if self._skipping else _unstuff(bytes(self._buffer))
             if frame is not None:
