@@ -11,7 +11,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,10 @@ from torpor.vm.holding import Holding
 AGENT = """
 import sys
 from pathlib import Path
-from torpor.guest import link, streams, succession
+from torpor.guest import errands, link, mounts, starts, streams, succession
 from torpor.guest.agent import Agent
+mounts.MOUNTINFO = sys.argv[4]
+errands.LIMIT = starts.START_LIMIT = 1.0
 streams.HOLD_GRACE = float(sys.argv[3])
 link.CLOSED_FOR = 0.1
 succession.PLACE = sys.argv[2] + "/agents"
@@ -44,16 +46,32 @@ def place_of_agent(directory: Path) -> Path:
 class Guest:
     """An agent, and the host's end of its port."""
 
-    def __init__(self, directory: Path, grace: float = 60.0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        grace: float = 60.0,
+        mounts: str | None = None,
+        within: Sequence[str] = (),
+    ) -> None:
+        """``mounts`` are those that the agent sees, as mountinfo tells of them; else the real
+        ones. ``within`` are words before its command line, which end in running it in their
+        place."""
         directory = place_of_agent(directory)
         directory.mkdir()
+        seen = "/proc/self/mountinfo"
+        if mounts is not None:
+            seen = str(directory / "mountinfo")
+            Path(seen).write_text(mounts)
         for name, text in (("procs", "0"), ("freeze", "0"), ("events", "frozen 0\n")):
             (directory / f"cgroup.{name}").write_text(text)
         self.port, theirs = socket.socketpair()
         theirs.setblocking(False)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", AGENT, str(theirs.fileno()), str(directory), str(grace)],
+                [
+                    *(*within, sys.executable, "-c", AGENT),
+                    *(str(theirs.fileno()), str(directory), str(grace), seen),
+                ],
                 pass_fds=[theirs.fileno()],
             )
 
@@ -118,9 +136,13 @@ def work(
     return done.stdout, said
 
 
-@pytest.fixture
-def guest(tmp_path: Path) -> Iterator[Guest]:
-    started = Guest(tmp_path)
+LOCAL, MAY_HANG = "", "40 1 0:40 / /far rw - fuse.sshfs far:/ rw\n"
+
+
+@pytest.fixture(params=[LOCAL, MAY_HANG], ids=["local", "may-hang"])
+def guest(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Guest]:
+    """An agent in a machine where all files answer, or where some may not."""
+    started = Guest(tmp_path, mounts=request.param)
     yield started
     started.end()
 
