@@ -501,6 +501,29 @@ async def test_commands_asked_for_during_a_freeze_start_after_it(guest: Guest) -
     await agent.channel.close()
 
 
+async def test_a_signal_to_a_command_that_is_being_started_reaches_it_when_it_runs(
+    guest: Guest,
+) -> None:
+    agent = await guest.attach()
+    await agent.run("true")
+    os.kill(guest.spawner(), signal.SIGSTOP)
+    starting = asyncio.create_task(agent.start(Command(["sleep", "600"])))
+
+    async def known() -> list[dict[str, Any]]:
+        return [each for each in await agent.commands() if each["argv"] == ["sleep", "600"]]
+
+    (command,) = await eventually(known, bool)
+    await agent.signal(command["id"], signal.SIGKILL)
+    for wrong in (-1, signal.NSIG):
+        with pytest.raises(GuestError, match="EINVAL"):
+            await agent.signal(command["id"], wrong)
+    assert not starting.done()
+    os.kill(guest.spawner(), signal.SIGCONT)
+    async with asyncio.timeout(20):
+        assert (await (await starting).wait()).signal == signal.SIGKILL
+    await agent.channel.close()
+
+
 async def test_long_command_lines_do_not_break_the_list(guest: Guest) -> None:
     agent = await guest.attach()
     for _ in range(20):
