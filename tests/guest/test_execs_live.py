@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.guest.conftest import Guest
+from tests.waiting import eventually
 from torpor.vm import ChannelLostError, Command, Exec, Gap, GuestError, Output
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a cgroup namespace needs root")
