@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -31,8 +31,10 @@ AGENT = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
-from torpor.guest import link, streams, succession
+from torpor.guest import errands, link, mounts, starts, streams, succession
 from torpor.guest.agent import Agent
+mounts.MOUNTINFO = sys.argv[4]
+errands.LIMIT = starts.START_LIMIT = 1.0
 streams.HOLD_GRACE = float(sys.argv[3])
 link.CLOSED_FOR = 0.1
 succession.PLACE = sys.argv[2] + "/agents"
@@ -84,7 +86,16 @@ def open_descriptors(pid: int) -> int:
 class Guest:
     """An agent, and the host's end of its port."""
 
-    def __init__(self, directory: Path, grace: float = 60.0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        grace: float = 60.0,
+        mounts: str | None = None,
+        within: Sequence[str] = (),
+    ) -> None:
+        """``mounts`` are those that the agent sees, as mountinfo tells of them; else the real
+        ones. ``within`` are words before its command line, which end in running it in their
+        place."""
         rights = agent_rights()
         if rights is None:
             pytest.skip("a guest agent needs root, or user namespaces for ordinary users")
@@ -96,14 +107,18 @@ class Guest:
         left_out = shutil.ignore_patterns("__pycache__")
         of_agent = Path(torpor.guest.__file__).parent
         shutil.copytree(of_agent, directory / "torpor/guest", ignore=left_out)
+        seen = "/proc/self/mountinfo"
+        if mounts is not None:
+            seen = str(directory / "mountinfo")
+            Path(seen).write_text(mounts)
         for name, text in (("procs", "0"), ("freeze", "0"), ("events", "frozen 0\n")):
             (directory / f"cgroup.{name}").write_text(text)
         self.port, theirs = socket.socketpair()
         theirs.setblocking(False)
         with theirs:
-            arguments = [str(theirs.fileno()), str(directory), str(grace)]
+            arguments = [str(theirs.fileno()), str(directory), str(grace), seen]
             self.process = subprocess.Popen(
-                [*rights, sys.executable, "-c", AGENT, *arguments],
+                [*rights, *within, sys.executable, "-c", AGENT, *arguments],
                 pass_fds=[theirs.fileno()],
             )
 
@@ -171,9 +186,13 @@ def work(
     return done.stdout, said
 
 
-@pytest.fixture
-def guest(tmp_path: Path) -> Iterator[Guest]:
-    started = Guest(tmp_path)
+LOCAL, MAY_HANG = "", "40 1 0:40 / /far rw - fuse.sshfs far:/ rw\n"
+
+
+@pytest.fixture(params=[LOCAL, MAY_HANG], ids=["local", "may-hang"])
+def guest(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Guest]:
+    """An agent in a machine where all files answer, or where some may not."""
+    started = Guest(tmp_path, mounts=request.param)
     yield started
     started.end()
 

@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.guest.conftest import Guest
+from tests.waiting import eventually
 from torpor.vm import ChannelLostError, Command, Exec, Gap, GuestError, Output
 
 LINES = """
@@ -451,7 +453,7 @@ async def test_a_thousand_commands_leave_no_descriptor_and_no_memory(guest: Gues
     descriptors, memory = await guest.descriptors(), guest.memory()
     await batch(1000)
     await guest.closes_all_but(descriptors)
-    assert guest.memory() < memory + (1 << 20)
+    assert guest.memory() < memory + (2 << 20)
     assert len(await agent.commands()) == 64
     await agent.channel.close()
 
@@ -496,6 +498,29 @@ async def test_commands_asked_for_during_a_freeze_start_after_it(guest: Guest) -
     assert [each.stdout for each in results] == [
         b"%s %d\n" % (word.encode(), n) for n in range(300)
     ]
+    await agent.channel.close()
+
+
+async def test_a_signal_to_a_command_that_is_being_started_reaches_it_when_it_runs(
+    guest: Guest,
+) -> None:
+    agent = await guest.attach()
+    await agent.run("true")
+    os.kill(guest.spawner(), signal.SIGSTOP)
+    starting = asyncio.create_task(agent.start(Command(["sleep", "600"])))
+
+    async def known() -> list[dict[str, Any]]:
+        return [each for each in await agent.commands() if each["argv"] == ["sleep", "600"]]
+
+    (command,) = await eventually(known, bool)
+    await agent.signal(command["id"], signal.SIGKILL)
+    for wrong in (-1, signal.NSIG):
+        with pytest.raises(GuestError, match="EINVAL"):
+            await agent.signal(command["id"], wrong)
+    assert not starting.done()
+    os.kill(guest.spawner(), signal.SIGCONT)
+    async with asyncio.timeout(20):
+        assert (await (await starting).wait()).signal == signal.SIGKILL
     await agent.channel.close()
 
 

@@ -1,5 +1,6 @@
 """Files of a real machine: sparse ones, many, and archives and watches through a freeze."""
 
+import asyncio
 import hashlib
 import io
 import random
@@ -11,7 +12,7 @@ import pytest
 
 from torpor.images import silent
 from torpor.lab.archives import archived
-from torpor.vm import Host, Machine, Unpacking, Wanted
+from torpor.vm import Command, GuestError, Host, Identity, Machine, Unpacking, Wanted
 
 pytestmark = pytest.mark.machine
 
@@ -175,3 +176,56 @@ async def test_what_the_kernel_makes_is_read_and_devices_do_not_hold_the_agent(
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
         null = opened.getmember("dev/null")
         assert (null.ischr(), null.devmajor, null.devminor) == (True, 1, 3)
+
+
+SILENT = """
+import ctypes, os, struct
+os.makedirs("/far")
+fuse = os.open("/dev/fuse", os.O_RDWR)
+libc = ctypes.CDLL(None, use_errno=True)
+options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0".encode()
+if libc.mount(b"silent", b"/far", b"fuse", 0, options):
+    raise OSError(ctypes.get_errno(), "mount")
+request = os.read(fuse, 1 << 20)
+unique, = struct.unpack_from("<Q", request, 8)
+said = request[40:48] + struct.pack("<IIHHIIHHI28x", 0, 0, 16, 12, 4096, 1, 1, 0, 0)
+os.write(fuse, struct.pack("<IiQ", 16 + len(said), 0, unique) + said)
+print("mounted", flush=True)
+while True:
+    os.read(fuse, 1 << 20)
+"""
+"""A FUSE server that takes requests and is silent."""
+
+
+async def beside_the_agent(machine: Machine) -> int:
+    """Return how many children the agent has: the spawner, and what does requests for it."""
+    found = await machine.agent.processes()
+    (init,) = (each for each in found if each.pid == 1)
+    (agent,) = (each for each in found if each.ppid == init.pid and "site" in each.argv[-1])
+    return sum(each.ppid == agent.pid and not each.user for each in found)
+
+
+async def test_a_file_system_that_does_not_answer_holds_nothing_else(
+    host: Host, machine: Machine
+) -> None:
+    await machine.agent.write_file("/root/near", b"near")
+    assert await beside_the_agent(machine) == 1  # all files answer, and the agent reads them itself
+    await machine.agent.run("/sbin/modprobe", "fuse")
+    server = await machine.agent.start(Command(["/usr/bin/python3", "-c", SILENT]))
+    item = await server.next_output()
+    assert item is not None
+    assert item[2] == b"mounted\n"
+    hanging = asyncio.ensure_future(machine.agent.read_file("/far/x"))
+    assert (await machine.agent.shell("echo here")).stdout == b"here\n"
+    assert await machine.agent.read_file("/root/near") == b"near"
+    frozen = await host.freeze(machine, Wanted("run"))
+    with pytest.raises(GuestError, match="ETIMEDOUT"):
+        await hanging
+    await host.durable(frozen.manifest.id)
+    thawed = await host.thaw(frozen.manifest.id, Identity.of("other"))
+    for one in (machine, thawed):
+        assert (await one.agent.status())["resting"] is False
+        assert await one.agent.read_file("/root/near") == b"near"
+        with pytest.raises(GuestError, match="ETIMEDOUT"):
+            await one.agent.run("/bin/true", cwd="/far")
+        assert (await one.agent.shell("umount --lazy /far; echo gone")).stdout == b"gone\n"

@@ -1,7 +1,8 @@
 """The guest agent: takes requests from the guest channel and answers them.
 
 One thread, one event loop (:mod:`torpor.guest.loop`). What a request may take long for is done
-piece by piece, so that the agent is always about to answer.
+piece by piece, and what may never end in another process, so that the agent is always about to
+answer.
 """
 
 import os
@@ -16,12 +17,14 @@ from typing import Any
 from torpor.guest import files, initctl, processes, wire
 from torpor.guest.dials import Dials
 from torpor.guest.digest import DIGEST
+from torpor.guest.errands import Errands
 from torpor.guest.errors import describe
 from torpor.guest.execs import Execs
 from torpor.guest.flow import FlowError
 from torpor.guest.hooks import Hooks
 from torpor.guest.link import Link, open_port
 from torpor.guest.loop import Loop
+from torpor.guest.mounts import Mounts
 from torpor.guest.rest import Rest, RestError
 from torpor.guest.statistics import statistics
 from torpor.guest.streams import Flows
@@ -30,6 +33,8 @@ from torpor.guest.waking import Waking
 from torpor.guest.wire import Frame, Kind
 
 CGROUP = Path("/run/torpor/cgroup/user")
+ERRANDS = files.OPS | {"processes"}
+"""Requests that look at what may not answer."""
 
 
 class Agent:
@@ -50,6 +55,8 @@ class Agent:
         self._hooks = Hooks(self._loop, cgroup.parent / "hooks")
         if left is not None:
             self._hooks.take_over(left["hooks"])
+        self._mounts = Mounts()
+        self._errands = Errands(self._loop, left.get("errands") if left else None)
         self._waking = Waking(self._rest, self._hooks)
         self._initctl: int | None = None
         if left is not None and left["initctl"]:
@@ -114,10 +121,12 @@ class Agent:
             "execs": self._execs.hand_over(),
             "hooks": self._hooks.kept()["hooks"],
             "initctl": self._initctl is not None,
+            "errands": self._errands.hand_over(),
         }
         if self._initctl is not None:
             os.close(self._initctl)
         self._rest.close()
+        self._mounts.close()
         self._loop.close()
         return left
 
@@ -131,6 +140,7 @@ class Agent:
         """The channel was lost or began anew."""
         self._flows.attachments_lost()
         self._dials.requests_lost()
+        self._errands.requests_lost()
 
     def _request(self, frame: Frame) -> None:
         received_ns = time.monotonic_ns()
@@ -139,6 +149,12 @@ class Agent:
             later = self._answered_later.get(wanted["op"])
             if later is not None:
                 later(wanted, received_ns, self._answering(frame.stream))
+                return
+            if wanted["op"] in ERRANDS and self._mounts.may_hang:
+                payload = frame.payload
+                if wanted["op"] == "processes":
+                    payload = wire.document(wanted | {"execs": self._sessions()})
+                self._errands.start(wanted, payload, self._passing_on(frame.stream))
                 return
             answer, data = self._do(wanted, blob)
         except (FlowError, RestError, SuccessionError) as error:
@@ -150,11 +166,16 @@ class Agent:
 
     def _answering(self, request: int) -> Callable[[dict[str, Any]], None]:
         """Return what answers a request later, unless a new epoch has begun by then."""
+        pass_on = self._passing_on(request)
+        return lambda document: pass_on(wire.document(document))
+
+    def _passing_on(self, request: int) -> Callable[[bytes], None]:
+        """Return what answers a request later with a payload, as :meth:`_answering`."""
         epoch = self._link.epoch
 
-        def answer(document: dict[str, Any]) -> None:
+        def answer(payload: bytes) -> None:
             if self._link.epoch == epoch:
-                self._link.send(Kind.REPLY, request, wire.document(document))
+                self._link.send(Kind.REPLY, request, payload)
                 self._link.flush()
 
         return answer

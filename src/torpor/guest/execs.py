@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from torpor.guest import spawner, succession
+from torpor.guest.descriptors import allow_many_descriptors
 from torpor.guest.flow import STDERR, STDOUT, Flow, FlowError
 from torpor.guest.link import Answer
 from torpor.guest.loop import Loop, Timer
@@ -37,6 +38,8 @@ class Exec:
         self.terminal = terminal
         self.limit = limit
         self.pid: int | None = None
+        self.signals: list[int] = []
+        """What it is to be sent as soon as it runs."""
         self.waiting: list[Answer] = []
         self.due: float | None = None
         self.timer: Timer | None = None
@@ -58,7 +61,7 @@ class Execs:
             resource.getrlimit(resource.RLIMIT_NOFILE) if left is None else left["limits"]
         )
         started = spawner.fork_spawner(cgroup, self._limits)
-        spawner.allow_many_descriptors()
+        allow_many_descriptors()
         self._spawner = spawner.Client(loop, started, self._spawner_says)
         self._older: list[spawner.Client] = []
         self._of_older: set[str] = set()
@@ -82,8 +85,13 @@ class Execs:
     def signal(self, wanted: dict[str, Any]) -> dict[str, Any]:
         """Send a signal to the process group of a command. Raises :exc:`FlowError`."""
         known = self._find(wanted)
-        assert known.pid is not None
-        os.killpg(known.pid, int(wanted["signal"]))
+        number = int(wanted["signal"])
+        if known.pid is None:  # once it runs
+            if not 0 <= number < signal.NSIG:
+                raise FlowError("EINVAL", f"there is no signal {number}")
+            known.signals.append(number)
+        else:
+            os.killpg(known.pid, number)
         return {}
 
     def resize(self, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +109,7 @@ class Execs:
     def _find(self, wanted: dict[str, Any]) -> Exec:
         flow = self._flows.find(wanted)
         known = self._running.get(flow.id)
-        if known is None or known.pid is None:
+        if known is None:
             raise FlowError("ESRCH", f"command {flow.id} is not running")
         return known
 
@@ -175,6 +183,9 @@ class Execs:
             if known.limit is not None:
                 self._call_at(known, time.monotonic() + known.limit)
             self._answer(known, flow.describe())
+            for number in known.signals:
+                os.killpg(known.pid, number)
+            known.signals.clear()
         self._flows.link.flush()
 
     def _answer(self, known: Exec, answer: dict[str, Any]) -> None:
@@ -231,6 +242,7 @@ class Execs:
                     "pid": known.pid,
                     "due": known.due,
                     "timed_out": known.timed_out,
+                    "signals": known.signals,
                 }
                 for known in self._running.values()
             ],
@@ -244,6 +256,7 @@ class Execs:
             assert flow is not None
             known = Exec(flow, each["terminal"], each["limit"])
             known.pid, known.timed_out = each["pid"], each["timed_out"]
+            known.signals = each.get("signals", [])
             self._running[flow.id] = known
             self._of_older.add(flow.id)
             if each["due"] is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torpor.guest.spawner import find_user
+from torpor.guest.users import find_user
 
 MAX_PIECE = 512 << 10
 """Largest piece of a file in one request or reply, in bytes."""

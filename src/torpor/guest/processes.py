@@ -15,18 +15,21 @@ SHOWN = 256
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, include/linux/sched.h
 
 
-def processes(wanted: dict[str, Any], execs: Mapping[int, str]) -> dict[str, Any]:
+def processes(
+    wanted: dict[str, Any], execs: Mapping[int, str], agent: int | None = None
+) -> dict[str, Any]:
     """Return at most ``count`` processes with numbers above ``after``, in the order of the numbers.
 
     ``execs`` has the ids of commands by the number of their session. ``next`` in the answer is the
-    ``after`` of the next page, or None. The kernel's own threads are left out.
+    ``after`` of the next page, or None. The kernel's own threads are left out. ``agent`` is the
+    agent's process, if it is not this one.
     """
     after = int(wanted.get("after") or 0)
     count = max(1, min(int(wanted.get("count") or MOST), MOST))
     numbers = sorted(int(name) for name in os.listdir(PROC) if name.isdigit() and int(name) > after)
     page = numbers[:count]
     # One that ends while it is looked at is as one that had ended before.
-    found = [each for each in (_describe(pid, execs) for pid in page) if each is not None]
+    found = [each for each in (_describe(pid, execs, agent) for pid in page) if each is not None]
     return {"processes": found, "next": page[-1] if len(numbers) > count else None}
 
 
@@ -51,7 +54,7 @@ def signal(wanted: dict[str, Any], cgroup: str = "/user") -> dict[str, Any]:
     return {}
 
 
-def _is_users(pid: int, cgroup: str) -> bool:
+def _is_users(pid: int, cgroup: str, agent: int | None = None) -> bool:
     """Whether a process is in the user's cgroup, and not the spawner, which is the agent's child
     and lives there too."""
     try:
@@ -59,17 +62,18 @@ def _is_users(pid: int, cgroup: str) -> bool:
         path = _cgroup_of(pid)
     except FileNotFoundError:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from None
-    return (path == cgroup or path.startswith(f"{cgroup}/")) and int(stat[1]) != os.getpid()
+    within = path == cgroup or path.startswith(f"{cgroup}/")
+    return within and int(stat[1]) != (agent or os.getpid())
 
 
-def _describe(pid: int, execs: Mapping[int, str]) -> dict[str, Any] | None:
+def _describe(pid: int, execs: Mapping[int, str], agent: int | None) -> dict[str, Any] | None:
     try:
         fields = _stat(pid)
         if int(fields[6]) & _KERNEL_THREAD:
             return None
         status = (PROC / str(pid) / "status").read_bytes()
         argv, cut = _command_line(pid)
-        users = _is_users(pid, "/user")
+        users = _is_users(pid, "/user", agent)
         name = (PROC / str(pid) / "comm").read_bytes().removesuffix(b"\n")
     except (FileNotFoundError, ProcessLookupError):
         return None

@@ -15,48 +15,24 @@ it: ``{"id", "pid"}`` or ``{"id", "error": {"code", "message"}}``, and later ``{
 
 import ctypes
 import errno
-import fcntl
-import grp
 import json
 import os
-import pwd
 import resource
-import select
-import signal
 import socket
-import subprocess
 import sys
-import termios
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torpor.guest.descriptors import MOST, close_all, socket_pair
 from torpor.guest.errors import describe
 from torpor.guest.loop import READ, WRITE, Loop
-from torpor.guest.work import do_work
+from torpor.guest.starts import MAX_MESSAGE, Starts
 
-MAX_MESSAGE = 1 << 20
 CLONE_NEWCGROUP = 0x02000000
-DESCRIPTORS = 64 << 10
-"""Descriptors that the agent may have open."""
-_SO_SNDBUFFORCE = 32  # asm-generic/socket.h; the socket module does not name it
 REAP_EVERY = 5.0
-TERM = "xterm-256color"
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-@dataclass(frozen=True)
-class User:
-    """Whom a command runs as."""
-
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
-    name: str
-    home: str
 
 
 class Client:
@@ -116,7 +92,7 @@ class Client:
             opened += os.pipe()
             opened += os.pipe()
         except OSError:
-            _close(opened)
+            close_all(opened)
             raise
         their_in, our_in, our_out, their_out, our_err, their_err = opened
         for fd in (our_in, our_out, our_err):
@@ -149,7 +125,7 @@ class Client:
                 said = {"id": exec_id, "error": describe(error)}
                 self._loop.after(0, partial(self._said, said))
             self._unsent.popleft()
-            _close(fds)
+            close_all(fds)
         self._watch()
 
     def _watch(self) -> None:
@@ -182,38 +158,21 @@ def fork_spawner(cgroup: str, limits: tuple[int, int]) -> tuple[socket.socket, i
     It is a fork without exec, so it shares the agent's memory. ``limits`` are those of the
     descriptors that a command may have open.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in (ours, theirs):
-        # A message must fit. SO_SNDBUF ends at net.core.wmem_max, which is less, but the other is
-        # for CAP_NET_ADMIN only.
-        try:
-            end.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 4 * MAX_MESSAGE)
-        except PermissionError:
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MAX_MESSAGE)
+    ours, theirs = socket_pair(MAX_MESSAGE)
     pid = os.fork()
     if pid == 0:
         try:
             os.dup2(theirs.fileno(), 3)
-            os.closerange(4, DESCRIPTORS)  # of an agent that took over from another: its flows
+            os.closerange(4, MOST)  # of an agent that took over from another: its flows
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             _enter(cgroup)
-            _serve(socket.socket(fileno=3))
+            Starts(socket.socket(fileno=3)).serve()
         except BaseException as error:
             print(f"torpor spawner: {error!r}", file=sys.stderr, flush=True)
         finally:
             os._exit(0)
     theirs.close()
     return ours, pid
-
-
-def allow_many_descriptors() -> None:
-    """Allow this process, which holds three for each running command, as many as it may have."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = max(hard, DESCRIPTORS)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    except (OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _enter(cgroup: str) -> None:
@@ -233,137 +192,3 @@ def _enter(cgroup: str) -> None:
     os.setsid()
     # What it starts is the user's, and may be killed for want of memory; the agent may not.
     Path("/proc/self/oom_score_adj").write_text("0")
-
-
-def _serve(agent: socket.socket) -> None:
-    poll = select.epoll()
-    poll.register(agent, select.EPOLLIN)
-    children: dict[int, tuple[str, int]] = {}
-    while True:
-        for fd, _ in poll.poll():
-            if fd == agent.fileno():
-                data, fds, _, _ = socket.recv_fds(agent, MAX_MESSAGE, 3)
-                if not data:
-                    return
-                answer, child = _start(json.loads(data), fds)
-                if child is not None:
-                    children[child] = (answer["id"], answer["pid"])
-                    poll.register(child, select.EPOLLIN)
-            else:
-                exec_id, pid = children.pop(fd)
-                poll.unregister(fd)
-                os.close(fd)
-                answer = {"id": exec_id, "status": os.waitpid(pid, 0)[1]}
-            agent.send(json.dumps(answer).encode())
-
-
-def _start(wanted: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], int | None]:
-    """Start a command; return what to say, and a pidfd if it runs."""
-    try:
-        if len(fds) != (1 if wanted["terminal"] else 3):
-            # The kernel drops those that this process may not open.
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        user = find_user(wanted["user"])
-        if wanted["work"]:
-            pid = _start_work(wanted["work"], user, fds)
-        else:
-            pid = _start_program(wanted, user, fds)
-        return {"id": wanted["id"], "pid": pid}, _pidfd(pid)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return {"id": wanted["id"], "error": describe(error)}, None
-    finally:
-        _close(fds)
-
-
-def _start_program(wanted: dict[str, Any], user: User, fds: list[int]) -> int:
-    environment = {"PATH": PATH, "HOME": user.home, "USER": user.name, "LOGNAME": user.name}
-    change: dict[str, Any] = {}
-    if user.uid or user.gid:
-        change = {"user": user.uid, "group": user.gid, "extra_groups": list(user.groups)}
-    if wanted["terminal"]:
-        environment["TERM"] = TERM
-        os.fchown(fds[0], user.uid, -1)  # the group stays that of all terminals
-        change["preexec_fn"] = _take_terminal
-    child = subprocess.Popen(
-        wanted["argv"],
-        stdin=fds[0],
-        stdout=fds[-2] if len(fds) > 1 else fds[0],
-        stderr=fds[-1],
-        cwd=wanted["cwd"] or (user.home if os.path.isdir(user.home) else "/"),
-        env=environment | wanted["env"],
-        start_new_session=True,
-        **change,
-    )
-    child.returncode = 0  # it is waited for by pidfd; keeps Popen from doing so too
-    return child.pid
-
-
-def _take_terminal() -> None:
-    """Make standard input the controlling terminal of this session, which has just begun."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-def _start_work(work: dict[str, Any], user: User, fds: list[int]) -> int:
-    """Do something of our own in a child of ours, as ``user``; return its process id."""
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        os.setsid()
-        for number, fd in enumerate(fds):
-            os.dup2(fd, number)
-        os.closerange(3, DESCRIPTORS)
-        if user.uid or user.gid:
-            os.setgroups(user.groups)
-            os.setresgid(user.gid, user.gid, user.gid)
-            os.setresuid(user.uid, user.uid, user.uid)
-        status = do_work(work)
-    except BaseException as error:
-        print(f"torpor {work['name']}: {error!r}", file=sys.stderr, flush=True)
-    finally:
-        os._exit(status)
-
-
-def _pidfd(pid: int) -> int:
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        raise
-
-
-def _close(fds: list[int]) -> None:
-    for fd in fds:
-        if fd >= 0:
-            os.close(fd)
-
-
-def find_user(wanted: str) -> User:
-    """Return the user called ``wanted``: ``user`` or ``user:group``, each a name or a number.
-
-    Raises ValueError for a name that the image does not have.
-    """
-    user, colon, group = wanted.partition(":")
-    try:
-        entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
-    except KeyError:
-        if not user.isdecimal():
-            raise ValueError(f"this image has no user {user!r}") from None
-        uid = int(user)
-        gid = find_group(group) if colon else uid
-        return User(uid, gid, (), user, "/root" if uid == 0 else "/")
-    gid = find_group(group) if colon else entry.pw_gid
-    groups = tuple(each.gr_gid for each in grp.getgrall() if entry.pw_name in each.gr_mem)
-    return User(entry.pw_uid, gid, groups, entry.pw_name, entry.pw_dir)
-
-
-def find_group(wanted: str) -> int:
-    """Return the gid of a group, a name or a number. Raises ValueError if there is none."""
-    if wanted.isdecimal():
-        return int(wanted)
-    try:
-        return grp.getgrnam(wanted).gr_gid
-    except KeyError:
-        raise ValueError(f"this image has no group {wanted!r}") from None

@@ -11,8 +11,8 @@ from torpor.guest import tar
 from torpor.guest.below import Below, split_name
 from torpor.guest.members import Source, read_members
 from torpor.guest.pack import widen_pipe
-from torpor.guest.spawner import find_user
 from torpor.guest.tar import ArchiveError, Member
+from torpor.guest.users import find_user
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
