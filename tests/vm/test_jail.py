@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from torpor.images.confine import USER
 from torpor.vm import jail as jails
-from torpor.vm.jail import FIRST_UID, UIDS, Jail, detect, pick_uid, qemu_files
+from torpor.vm.jail import FIRST_UID, UIDS, Jail, detect, pick_uid, qemu_files, users_of_processes
 from torpor.vm.limits import Limits
 
 QEMUS = (Path("/usr/bin/qemu"), Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/share/qemu"))
@@ -125,9 +126,22 @@ def test_what_a_host_does_not_allow_is_left_out(jail: Jail, first: str, lacks: s
 
 
 def test_each_machine_has_a_user_of_its_own() -> None:
-    assert pick_uid([]) == FIRST_UID
-    assert pick_uid([FIRST_UID, FIRST_UID + 1, FIRST_UID + 3, 0, 1000]) == FIRST_UID + 2
-    assert pick_uid(range(FIRST_UID, FIRST_UID + UIDS - 1)) == FIRST_UID + UIDS - 1
+    assert pick_uid([], "0" * 32) == FIRST_UID
+    taken = [FIRST_UID, FIRST_UID + 1, FIRST_UID + 3, 0, 1000]
+    assert pick_uid(taken, "0" * 32) == FIRST_UID + 2
+    assert pick_uid(range(FIRST_UID, FIRST_UID + UIDS - 1), "5" * 32) == FIRST_UID + UIDS - 1
+    assert FIRST_UID + UIDS == USER
+
+
+def test_two_homes_give_no_user_twice() -> None:
+    homes = ("00000001", "0000ffff", "8badf00d")
+    first = [pick_uid([], home) for home in homes]
+    assert len(set(first)) == 3
+    assert pick_uid(first, homes[0]) not in first
+
+
+def test_users_of_processes_are_seen() -> None:
+    assert os.geteuid() in users_of_processes()
 
 
 # Detection

@@ -27,7 +27,7 @@ from torpor.vm.flatten import DEPTH
 from torpor.vm.freeze import Frozen, freeze
 from torpor.vm.home import home_id, take_lock
 from torpor.vm.hooks import HookLimits
-from torpor.vm.jail import Jail, end_all, pick_uid
+from torpor.vm.jail import Jail, end_all, pick_uid, users_of_processes
 from torpor.vm.launch import Boot
 from torpor.vm.leftovers import Leftovers
 from torpor.vm.machine import Machine
@@ -279,7 +279,8 @@ class Host:
     @contextlib.contextmanager
     def _uid(self) -> Iterator[int]:
         """Pick a user id that no machine has, not even one that is only being started."""
-        uid = pick_uid({record.uid for record in self._records()} | self._starting)
+        given = {record.uid for record in self._records()} | self._starting
+        uid = pick_uid(given | users_of_processes(), home_id(self.home))
         self._starting.add(uid)
         try:
             yield uid

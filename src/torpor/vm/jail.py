@@ -8,6 +8,7 @@ descriptors, so none of it has a path inside.
 """
 
 import asyncio
+import contextlib
 import os
 import shutil
 import time
@@ -26,7 +27,7 @@ from torpor.vm.seccomp import filter_file
 FIRST_UID = 0x7000_0000
 """The first of the user ids for machines: above those that systemd gives to containers
 (524288 to 1879048191, ``UIDS-GIDS.md``)."""
-UIDS = 1 << 16
+UIDS = (1 << 16) - 1
 PROGRAMS = ("prlimit", "setpriv", "sh", "bwrap", QEMU)
 """What a machine's process is, one after the other, on its way into the jail."""
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
@@ -112,10 +113,25 @@ def _bubblewrap(
     return [*arguments, "--chdir", "/", "--"]
 
 
-def pick_uid(taken: Iterable[int]) -> int:
-    """Return a machine user id that is not among ``taken``."""
+def pick_uid(taken: Iterable[int], home: str) -> int:
+    """Return a machine user id that is not among ``taken``.
+
+    Each ``home`` (:func:`torpor.vm.home.home_id`) begins elsewhere: two that start machines at the
+    same moment are not to give theirs the same.
+    """
     used = set(taken)
-    return next(uid for uid in range(FIRST_UID, FIRST_UID + UIDS) if uid not in used)
+    begin = int(home[:8], 16)
+    return next(uid for at in range(UIDS) if (uid := FIRST_UID + (begin + at) % UIDS) not in used)
+
+
+def users_of_processes() -> set[int]:
+    """Return the user ids of all processes that are seen here: those of other homes' machines too,
+    which the limits of a user would be shared with."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found.add(entry.stat().st_uid)
+    return found
 
 
 END_LIMIT = 30.0
