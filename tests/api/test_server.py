@@ -103,7 +103,11 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     stream = io.StringIO()
     configure_logs(stream)
     # Servers of other tests leave it as uvicorn would have it without us.
-    monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
+    for name in ("uvicorn", "uvicorn.error"):
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.NOTSET)
+        monkeypatch.setattr(logging.getLogger(name), "disabled", False)
+        logging.getLogger(name)._cache.clear()  # type: ignore[attr-defined]
     yield stream
     root.handlers[:] = handlers
     root.setLevel(levels[0])

@@ -10,13 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.guest.conftest import Guest
 from tests.waiting import eventually
-from torpor.vm import ChannelLostError, Command, Exec, Gap, GuestError, Output
+from torpor.vm import ChannelLostError, Command, Exec, Gap, GuestError, KnownCommand, Output
 
 LINES = """
 import sys, time
@@ -509,14 +508,14 @@ async def test_a_signal_to_a_command_that_is_being_started_reaches_it_when_it_ru
     os.kill(guest.spawner(), signal.SIGSTOP)
     starting = asyncio.create_task(agent.start(Command(["sleep", "600"])))
 
-    async def known() -> list[dict[str, Any]]:
-        return [each for each in await agent.commands() if each["argv"] == ["sleep", "600"]]
+    async def known() -> list[KnownCommand]:
+        return [each for each in await agent.commands() if each.argv == ("sleep", "600")]
 
     (command,) = await eventually(known, bool)
-    await agent.signal(command["id"], signal.SIGKILL)
+    await agent.signal(command.id, signal.SIGKILL)
     for wrong in (-1, signal.NSIG):
         with pytest.raises(GuestError, match="EINVAL"):
-            await agent.signal(command["id"], wrong)
+            await agent.signal(command.id, wrong)
     assert not starting.done()
     os.kill(guest.spawner(), signal.SIGCONT)
     async with asyncio.timeout(20):

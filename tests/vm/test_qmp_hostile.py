@@ -115,20 +115,22 @@ async def test_a_flood_of_events_takes_no_memory(monkeypatch: pytest.MonkeyPatch
     lying = asyncio.create_task(liar.run())
     qmp = await Qmp.connect(liar.ours, lambda *_: None)
     tracemalloc.start()
-    async with asyncio.timeout(60):
-        for _ in range(400):
-            liar.writer.write(event * 100)
-            await liar.writer.drain()
-            await asyncio.sleep(0)
-        while not qmp._migrations.full():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    try:
+        async with asyncio.timeout(300):
+            for _ in range(400):
+                liar.writer.write(event * 100)
+                await liar.writer.drain()
+                await asyncio.sleep(0)
+            while not qmp._migrations.full():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        await qmp.disconnect()
+        lying.cancel()
+        await asyncio.gather(lying, return_exceptions=True)
     assert qmp._migrations.qsize() == EVENTS_KEPT
     assert most < 16 << 20
-    await qmp.disconnect()
-    lying.cancel()
-    await asyncio.gather(lying, return_exceptions=True)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ async def _make_file_system(work: Path, plan: Path, key: str, disk: Disk, tree: 
     make = mkfs_command(
         Path(WORK) / "root.raw", label="torpor-root", key=key, size_bytes=disk.size_bytes,
         tree=Path(WORK) / "tree", journal=True, inodes=inodes,
+        xattrs=any(node.xattrs for node in (tree.root, *(each for _, each in tree.walk()))),
     )  # fmt: skip
     steps = [
         [*_python(finish.__file__), f"{WORK}/tree", "/plan"],
