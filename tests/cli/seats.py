@@ -50,7 +50,10 @@ class Seat:
         """Watch the screen until it shows something."""
         end = time.monotonic() + LIMIT
         while not seen(self.lines):
-            assert time.monotonic() < end, f"no {what} in:\n" + "\n".join(self.lines)
+            assert time.monotonic() < end, (
+                f"no {what} in:\n" + "\n".join(self.lines) + f"\n{self.program.poll()}"
+                f"\n{self.written[-2000:]!r}"
+            )
             self._look(0.1)
 
     def shows(self, text: str) -> None:
