@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from torpor.vm import (
     Exec,
     FreezeError,
     HeldError,
+    HookLimits,
     Host,
     HostError,
     Identity,
@@ -33,6 +35,11 @@ pytestmark = [
 LIMIT = 180
 """Seconds for what happens in its own time, under emulation and on a busy host."""
 TICKS = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.1; done"
+HOOK = b"""#!/bin/sh
+echo begun >> /root/runs
+[ -e /root/big ] || { head -c 60000000 /dev/urandom > /root/big; sync; sleep 2; }
+echo ended >> /root/runs
+"""
 DIRTY = "head -c 60000000 /dev/urandom > /root/big; sha256sum /root/big"
 
 
@@ -144,6 +151,26 @@ async def test_a_freeze_of_a_machine_that_it_holds_ends_and_leaves_nothing(
     await host.durable(frozen.manifest.id)
     thawed = await host.thaw(frozen.manifest.id)
     assert (await thawed.agent.shell("sha256sum /root/big")).stdout == said
+
+
+async def test_a_freeze_whose_hooks_are_held_ends_and_the_next_waits_for_them(
+    start: Start, small_disk: Path, host: Host
+) -> None:
+    machine = await host.thaw(start.golden, Identity.of("held"))
+    place = "/etc/torpor/hooks/before-freeze"
+    await machine.agent.write_file(f"{place}/10", HOOK, mode=0o755, parents=True)
+    wanted = Wanted("run", hooks=HookLimits(each=60, total=120))
+    ballast = fill(small_disk, leave=24 << 20)
+    with pytest.raises(FreezeError, match="disk is full") as caught:
+        await host.freeze(machine, wanted)
+    assert isinstance(caught.value.__cause__, HeldError)
+    ballast.unlink()
+    await until(lambda: machine.held is None)
+    frozen = await host.freeze(machine, replace(wanted, id="again"))
+    assert [each.ok for each in frozen.hooks] == [True]
+    assert [each.ok for each in await machine.agent.hooks()] == [True, True]
+    assert await machine.agent.read_file("/root/runs") == b"begun\nended\nbegun\nended\n"
+    assert (await machine.agent.status())["resting"] is False
 
 
 async def test_a_full_disk_holds_the_writer_until_there_is_space(

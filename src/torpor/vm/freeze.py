@@ -20,6 +20,7 @@ from torpor.vm.agent import GuestAgent
 from torpor.vm.errors import (
     ChannelLostError,
     FreezeError,
+    GuestError,
     HeldError,
     MachineDiedError,
     RebootedError,
@@ -35,6 +36,7 @@ from torpor.vm.qmp import QmpError
 from torpor.vm.store import Store, fsync
 
 QUIESCE_LIMIT_MS = 10_000
+_HOOKS_POLL = 0.25
 _LEAST_SPACE = 1 << 20
 """Bytes; where fewer are free, what could not be written failed for want of them."""
 
@@ -110,12 +112,24 @@ async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
 async def _run_hooks(machine: Machine, agent: GuestAgent, wanted: Wanted) -> tuple[HookResult, ...]:
     event = wanted.event or ("pause" if wanted.then == "stop" else "checkpoint")
     told = {"event": event, "machine": machine.id, "snapshot": wanted.id}
-    results = await agent.run_hooks("before-freeze", HookCall(told, wanted.hooks))
+    results = await _when_free(agent, HookCall(told, wanted.hooks))
     bad = failed(results) if wanted.hooks.refuse else None
     if bad is not None:
         said = bad.output.strip()[-500:]
         raise VmError(f"{bad}." + (f" It said: {said}" if said else ""))
     return results
+
+
+async def _when_free(agent: GuestAgent, call: HookCall) -> tuple[HookResult, ...]:
+    """Run the hooks; those of a freeze that was called off may run still, and are waited for."""
+    deadline = time.monotonic() + call.limits.total
+    while True:
+        try:
+            return await agent.run_hooks("before-freeze", call)
+        except GuestError as error:
+            if error.code != "EBUSY" or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(_HOOKS_POLL)
 
 
 @asynccontextmanager
