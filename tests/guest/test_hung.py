@@ -14,6 +14,7 @@ from tests.guest.hung import Silent
 from tests.waiting import eventually
 from torpor.guest.errands import AT_ONCE, MOST_LEFT, Errands
 from torpor.guest.loop import Loop
+from torpor.guest.mounts import Mounts
 from torpor.vm import Command, GuestAgent, GuestError, Terminal
 
 pytestmark = pytest.mark.skipif(not hung.available(), reason="FUSE is mounted, which needs root")
@@ -116,8 +117,14 @@ async def test_before_and_after_it_files_are_as_they_always_are(
         await agent.run("/bin/umount", "--lazy", str(place / "far"))
     finally:
         mounted.end()
+    children = Path(f"/proc/{guest.process.pid}/task/{guest.process.pid}/children")
+
+    async def beside() -> int:
+        return len(children.read_text().split())
+
     (place / "far/x").write_text("after")
     assert await agent.files.read(str(place / "far/x")) == b"after"
+    assert await eventually(beside, lambda found: found == 1)  # the spawner
     assert (await agent.shell("echo here", cwd=str(place / "far"))).stdout == b"here\n"
 
 
@@ -152,11 +159,13 @@ async def test_what_hangs_takes_no_more_than_so_many_processes_and_leaves_none(
 
 
 def test_what_an_agent_leaves_behind_is_reaped_by_the_next() -> None:
-    older = Errands(Loop())
+    mounts = Mounts()
+    older = Errands(Loop(), mounts)
     older.start({"path": "/"}, b"", lambda _: None)
     (left,) = older.hand_over()
     loop = Loop()
-    newer = Errands(loop, [left])
+    newer = Errands(loop, mounts, [left])
     while newer._left:
         loop.turn()
+    mounts.close()
     assert not Path(f"/proc/{left}").exists()

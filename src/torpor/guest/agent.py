@@ -56,7 +56,7 @@ class Agent:
         if left is not None:
             self._hooks.take_over(left["hooks"])
         self._mounts = Mounts()
-        self._errands = Errands(self._loop, left.get("errands") if left else None)
+        self._errands = Errands(self._loop, self._mounts, left.get("errands") if left else None)
         self._waking = Waking(self._rest, self._hooks)
         self._initctl: int | None = None
         if left is not None and left["initctl"]:
@@ -150,7 +150,7 @@ class Agent:
             if later is not None:
                 later(wanted, received_ns, self._answering(frame.stream))
                 return
-            if wanted["op"] in ERRANDS and self._mounts.may_hang:
+            if wanted["op"] in ERRANDS and self._errands.needed():
                 payload = frame.payload
                 if wanted["op"] == "processes":
                     payload = wire.document(wanted | {"execs": self._sessions()})

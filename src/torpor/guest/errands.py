@@ -19,6 +19,7 @@ from torpor.guest import files, processes, wire
 from torpor.guest.descriptors import MOST, socket_pair
 from torpor.guest.errors import describe
 from torpor.guest.loop import READ, Loop, Timer
+from torpor.guest.mounts import Mounts
 
 LIMIT = 8.0
 """Seconds that a request may take; a freeze waits for at most 10 until all are answered."""
@@ -68,14 +69,26 @@ class Runner:
 class Errands:
     """The requests that are done in processes, and those processes."""
 
-    def __init__(self, loop: Loop, left: list[int] | None = None) -> None:
+    def __init__(self, loop: Loop, mounts: Mounts, left: list[int] | None = None) -> None:
         """Begin with nothing, or with the processes that another agent has ``left`` behind."""
         self._loop = loop
+        self._mounts = mounts
         self._waiting: list[Errand] = []
         self._runners: list[Runner] = []
         self._left: dict[int, int] = {}
         for pid in left or ():
             self._leave(pid)
+
+    def needed(self) -> bool:
+        """Return whether a request about files is to be done here: because it may not come to an
+        end, or behind others that are. If not, no process is kept for it."""
+        if self._mounts.may_hang or self._waiting:
+            return True
+        if any(each.errand is not None for each in self._runners):
+            return True
+        for runner in list(self._runners):
+            self._end(runner)
+        return False
 
     def start(self, wanted: dict[str, Any], payload: bytes, answer: Answer) -> None:
         """Have a request done; it is answered later. Raises OSError (EBUSY) if too many that came
