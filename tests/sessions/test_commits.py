@@ -36,7 +36,7 @@ def counted() -> Iterator[list[None]]:
 def nothing_durable(service: Service) -> Iterator[None]:
     """Have no snapshot become durable while the block lasts: that is noted in the background."""
     later = asyncio.Event()
-    service.host.durable = lambda _: later.wait()  # type: ignore[assignment, method-assign]
+    service.host.durable = lambda *_, **__: later.wait()  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:

@@ -425,5 +425,5 @@ async def test_a_durable_pause_that_is_asked_for_again_is_durable_or_fails_again
     assert kept.durable
 
 
-async def _full(snapshot: str) -> None:
+async def _full(snapshot: str, **_: bool) -> None:
     raise OSError(28, "No space left on device")

@@ -231,7 +231,7 @@ async def test_after_a_power_cut_the_durable_are_resumed_and_the_lost_are_named(
     await service.sessions.checkpoint(lost.id, ANN, durable=True)
     service.host.count(service.machine(lost))
 
-    async def never(snapshot: str) -> None:
+    async def never(snapshot: str, **_: bool) -> None:
         raise OSError(28, "No space left on device")
 
     await service.sessions.pause(durable.id, ANN, durable=True)

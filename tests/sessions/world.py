@@ -233,7 +233,7 @@ class WorldHost:
             content.get("memory", True),
         )
 
-    async def durable(self, snapshot: str) -> None:
+    async def durable(self, snapshot: str, *, hurry: bool = True) -> None:
         await self._step("durable")
         content = self._read("snapshots", snapshot)
         self._write("snapshots", snapshot, {**content, "durable": True})

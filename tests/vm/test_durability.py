@@ -65,6 +65,18 @@ async def test_nobody_who_waits_waits_longer(made: Made) -> None:
     assert sorted(made.made) == ["three", "two"]
 
 
+async def test_who_is_in_no_hurry_lets_others_go_first(made: Made) -> None:
+    work = of(made)
+    work.begin("one")
+    waiting = asyncio.create_task(work.reached("one", hurry=False))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert made.made == []
+    await work.reached("one")
+    await waiting
+    assert made.made == ["one"]
+
+
 async def test_it_comes_by_itself(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durability, "FIRST_OTHERS", 0.01)
     work = of(made)

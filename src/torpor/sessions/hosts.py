@@ -157,8 +157,9 @@ class MachineHost(Protocol):
     def found(self, snapshot: str) -> Kept | None:
         """Return a snapshot, or None if it is gone or cannot be read."""
 
-    async def durable(self, snapshot: str) -> None:
-        """Return when a snapshot survives a power cut."""
+    async def durable(self, snapshot: str, *, hurry: bool = True) -> None:
+        """Return when a snapshot survives a power cut. Without ``hurry`` nobody waits for that, and
+        what others wait for may go first."""
 
     async def verify(self, snapshot: str) -> None:
         """Raise an error if a snapshot is not complete, or not as it was written."""

@@ -294,8 +294,8 @@ class LocalHost:
             found.memory,
         )
 
-    async def durable(self, snapshot: str) -> None:
-        await self._host.durable(snapshot)
+    async def durable(self, snapshot: str, *, hurry: bool = True) -> None:
+        await self._host.durable(snapshot, hurry=hurry)
 
     async def verify(self, snapshot: str) -> None:
         await asyncio.to_thread(self._host.store.verify, snapshot)

@@ -82,13 +82,13 @@ class Snapshots:
 
     async def _settle(self, snapshot: str, superseded: Iterable[str | None]) -> None:
         with contextlib.suppress(FailedError):  # it has been told, and is tried again
-            await self.durable(snapshot)
+            await self.durable(snapshot, hurry=False)
             await self.release(*filter(None, superseded))
 
-    async def durable(self, snapshot: str) -> None:
+    async def durable(self, snapshot: str, *, hurry: bool = True) -> None:
         """Return when a snapshot survives a power cut. Raises :exc:`FailedError`."""
         try:
-            await self._host.durable(snapshot)
+            await self._host.durable(snapshot, hurry=hurry)
         except (VmError, OSError) as error:
             row = await self._row(snapshot)
             if row is None:  # it was removed in the meantime

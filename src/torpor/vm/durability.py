@@ -33,11 +33,13 @@ class Durability:
         """Say whether that is not done yet."""
         return snapshot in self._tasks
 
-    async def reached(self, snapshot: str) -> None:
-        """Return when a snapshot is durable. Raises :exc:`SnapshotError` or OSError."""
+    async def reached(self, snapshot: str, *, hurry: bool = True) -> None:
+        """Return when a snapshot is durable; without ``hurry`` whatever is in its way goes first.
+        Raises :exc:`SnapshotError` or OSError."""
         task = self._tasks.get(snapshot)
         if task is not None:
-            self._hurry[snapshot].set()
+            if hurry:
+                self._hurry[snapshot].set()
             await asyncio.shield(task)
         elif not self._store.durable(snapshot):
             await self.make(snapshot)

@@ -185,9 +185,10 @@ class Host:
         self._durability.begin(frozen.manifest.id)
         return frozen
 
-    async def durable(self, snapshot: str) -> None:
-        """Return when a snapshot survives a power cut. Raises :exc:`SnapshotError` or OSError."""
-        await self._durability.reached(snapshot)
+    async def durable(self, snapshot: str, *, hurry: bool = True) -> None:
+        """Return when a snapshot survives a power cut; ``hurry`` as in :meth:`Durability.reached`.
+        Raises :exc:`SnapshotError` or OSError."""
+        await self._durability.reached(snapshot, hurry=hurry)
 
     async def fork(self, machine: Machine, count: int) -> "Forked":
         """Make ``count`` new machines out of one that runs on.
