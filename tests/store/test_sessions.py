@@ -235,6 +235,8 @@ async def test_all_that_are_not_destroyed_are_alive_and_counted(database: Databa
     async with database.read() as conn:
         live = await sessions.live(conn)
         assert await sessions.counts(conn) == dict.fromkeys(Status, 1)
+        assert await sessions.count(conn, (Status.READY, Status.PAUSED)) == 2
+        assert await sessions.count(conn, ()) == 0
     assert {each.status for each in live} == set(Status) - {Status.DESTROYED}
     assert live == sorted(live, key=lambda each: each.created_at)
     assert (live[0].created_at, live[-1].created_at) == (later(-6), later(0))

@@ -126,8 +126,7 @@ class Creation:
 
     async def check_room_for(self, conn: Transaction, count: int) -> None:
         """Raise :exc:`ConflictError` if there may not be so many more sessions."""
-        counts = await sessions.counts(conn)
-        there = sum(number for status, number in counts.items() if status not in GONE)
+        there = await sessions.count(conn, [each for each in Status if each not in GONE])
         if there + count > self._defaults.most_sessions:
             raise ConflictError(
                 f"There are {there} sessions, and at most {self._defaults.most_sessions} may be.",

@@ -150,6 +150,12 @@ async def counts(conn: AsyncConnection) -> dict[Status, int]:
     return {status: counted.get(status, 0) for status in Status}
 
 
+async def count(conn: AsyncConnection, statuses: Collection[Status]) -> int:
+    """Return how many sessions there are in one of these states; history is not looked through."""
+    chosen = select(func.count()).select_from(table).where(table.c.status.in_(statuses))
+    return int(await conn.scalar(chosen) or 0)
+
+
 def _holds(name: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     return func.lower(table.c.name) == func.lower(name), table.c.status.not_in(NAMELESS)
 
