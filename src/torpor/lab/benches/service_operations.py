@@ -208,6 +208,7 @@ async def measure(lab: Laboratory, runs: int, book: Notebook) -> None:
                     await _measured(sides, name, run + turn, book)
             for _, each in sides:
                 await each.tidy(end=True)
+            await asyncio.sleep(SETTLED)  # what was removed is not freed in the next create's time
 
 
 async def _measured(sides: list[tuple[str, Side]], name: str, turn: int, book: Notebook) -> None:
