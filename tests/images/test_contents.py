@@ -1,5 +1,6 @@
 """What is kept of a layer: the contents of its files."""
 
+from contextlib import closing
 from pathlib import Path
 
 from tests.images.oci_builder import Member, layer
@@ -9,7 +10,7 @@ from torpor.images.tar_stream import Reader, entries
 
 def kept(archive: bytes, place: Path, step: int) -> list[str]:
     pieces = (archive[at : at + step] for at in range(0, len(archive), step))
-    with Contents(place, 0) as contents:
+    with closing(Contents(place, 0)) as contents:
         reader = Reader(pieces, contents.write)
         names = [contents.begin(entry) for entry in entries(reader)]
         contents.end()

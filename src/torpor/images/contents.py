@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 from torpor.images.tar_stream import BLOCK, Entry
@@ -36,17 +35,6 @@ class Contents:
         self._file: BinaryIO | None = None
         self._packed = False
 
-    def __enter__(self) -> Contents:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._close()
-
     def write(self, piece: bytes | memoryview) -> None:
         """Take the next bytes of the layer."""
         while piece:
@@ -64,7 +52,7 @@ class Contents:
 
         Return the name of the file that its content goes to, empty if it has none.
         """
-        self._close()
+        self.close()
         self._body = self._left = -(-entry.stored // BLOCK) * BLOCK
         name = ""
         if entry.kind == "file" and entry.size:
@@ -82,10 +70,11 @@ class Contents:
 
     def end(self) -> None:
         """Say that the archive has ended: what follows is no file's."""
-        self._close()
+        self.close()
         self._body = 1 << 62
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the file that is being written, if there is one."""
         if self._file is not None:
             if self._packed:
                 self._file.write(END)

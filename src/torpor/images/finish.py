@@ -12,11 +12,12 @@ PLAN is a file of JSON lines. The first is an object:
     "authorities": certificates to add, or null: {"bundle": text to append to bundles,
         "files": {name: text}, "hashed": [[hash of the subject, text]]}
 
-Each further line is ``[path, kind, mode, uid, gid, mtime, size, link, [major, minor], xattrs,
-first, content]``: ``xattrs`` are in hexadecimal; ``first`` is the path of the same inode that came
-before, or null; ``content`` is the name of the file that has its content, or empty
-(``contents.py``). Directories come before what is in them. Names are as Python's ``os.fsdecode``
-gives them. ``place.py`` has made all of them but devices, and says with which modes.
+Each further line is ``[path, kind, mode, placed, uid, gid, mtime, size, link, [major, minor],
+xattrs, first, content]``: ``placed`` is the mode that it has on the host; ``xattrs`` are in
+hexadecimal; ``first`` is the path of the same inode that came before, or null; ``content`` is the
+name of the file that has its content, or empty (``contents.py``). Directories come before what is
+in them. Names are as Python's ``os.fsdecode`` gives them. ``place.py`` has made all of them but
+devices.
 """
 
 import contextlib
@@ -41,7 +42,7 @@ DEVICES = {"char": stat.S_IFCHR, "block": stat.S_IFBLK}
 
 def dress(tree: str, lines: list[list[Any]]) -> None:
     """Give each file what it has beside its content."""
-    for path, kind, mode, uid, gid, _, _, _, device, xattrs, first, _ in lines:
+    for path, kind, mode, placed, uid, gid, _, _, _, device, xattrs, first, _ in lines:
         place = os.path.join(tree, path)
         if first is not None:
             continue
@@ -49,20 +50,15 @@ def dress(tree: str, lines: list[list[Any]]) -> None:
             os.mknod(place, DEVICES[kind] | mode, os.makedev(*device))
         # Each of these is a message to fakeroot's daemon, and most files need none: what it was
         # told nothing of belongs to root. Once it was told of anything, it wants the owner too.
-        changed = kind != "symlink" and (kind in DEVICES or mode != harmless(kind, mode))
+        changed = kind != "symlink" and (kind in DEVICES or mode != placed)
         if uid or gid or xattrs or changed:
             os.lchown(place, uid, gid)
         if changed:
             os.chmod(place, mode)
         for name, value in xattrs.items():
             os.setxattr(place, name, bytes.fromhex(value), follow_symlinks=False)
-    for path, _, _, _, _, mtime, _, _, _, _, _, _ in reversed(lines):
+    for path, _, _, _, _, _, mtime, *_ in reversed(lines):
         os.utime(os.path.join(tree, path), (mtime, mtime), follow_symlinks=False)
-
-
-def harmless(kind: str, mode: int) -> int:
-    """The mode with which ``place.py`` has made a file."""
-    return mode & 0o777 | (0o700 if kind == "dir" else 0o600)
 
 
 def inside(tree: str, path: str) -> str | None:

@@ -134,7 +134,7 @@ def _keep(
         try:
             with (
                 closing(ahead(source.chunks())) as chunks,
-                Contents(out, number) as contents,
+                closing(Contents(out, number)) as contents,
             ):
                 content = _passed(chunks, limits.unpacked_bytes, unpacked, plain, report, stopped)
                 reader = Reader(content, contents.write)

@@ -4,9 +4,9 @@ A program of its own like ``finish.py``, which says what PLAN is:
 
     place.py TREE PLAN CONTENTS
 
-TREE is made. Files are there afterwards under all of their names, with their contents, and with
-those bits of their modes that do no harm on the host; devices are not. What else they have is
-given to them by ``finish.py``.
+TREE is made. Files are there afterwards under all of their names, with their contents, and with the
+modes that they are to have on the host; devices are not. What else they have is given to them by
+``finish.py``.
 """
 
 import json
@@ -16,22 +16,17 @@ import sys
 from typing import Any
 
 
-def harmless(kind: str, mode: int) -> int:
-    """The mode that a file has on the host: its owner can use it, and it lends nobody rights."""
-    return mode & 0o777 | (0o700 if kind == "dir" else 0o600)
-
-
 def place(line: list[Any], contents: str) -> None:
     """Make one file of the plan in the current directory."""
-    path, kind, mode, _, _, _, size, link, _, _, first, content = line
+    path, kind, _, mode, _, _, _, size, link, _, _, first, content = line
     if first is not None:
         os.link(first, path, follow_symlinks=False)
     elif kind == "symlink":
         os.symlink(link, path)
     elif kind == "dir":
-        os.mkdir(path, harmless(kind, mode))
+        os.mkdir(path, mode)
     elif kind == "fifo":
-        os.mkfifo(path, harmless(kind, mode))
+        os.mkfifo(path, mode)
     elif kind == "file":
         if content.endswith(".tar"):
             unpack(os.path.join(contents, content), path, size)
@@ -39,7 +34,7 @@ def place(line: list[Any], contents: str) -> None:
             os.rename(os.path.join(contents, content), path)
         else:
             open(path, "x").close()
-        os.chmod(path, harmless(kind, mode))
+        os.chmod(path, mode)
 
 
 def unpack(archive: str, path: str, size: int) -> None:
@@ -48,7 +43,6 @@ def unpack(archive: str, path: str, size: int) -> None:
         subprocess.run(
             ["tar", "--extract", "--to-stdout", "--file", archive], stdout=out, check=True
         )
-        out.truncate(max(size, os.fstat(out.fileno()).st_size))  # it may end in a hole
     found = os.stat(path).st_size
     if found != size:
         sys.exit(f"{path!r} came out with {found} bytes; it has {size}")
@@ -60,8 +54,8 @@ def main(tree: str, plan: str, contents: str) -> None:
     os.chdir(tree)
     with open(plan) as file:
         next(file)
-        _, _, mode, *_ = json.loads(next(file))  # that of the root
-        os.chmod(".", harmless("dir", mode))
+        _, _, _, mode, *_ = json.loads(next(file))  # that of the root
+        os.chmod(".", mode)
         for line in file:
             place(json.loads(line), contents)
 

@@ -185,11 +185,16 @@ def _inodes(tree: LayerTree) -> Iterator[tuple[bytes, Node, bytes | None]]:
 
 def _line(path: bytes, node: Node, first: bytes | None) -> list[Any]:
     return [
-        os.fsdecode(path), node.kind, node.mode, node.uid, node.gid,
+        os.fsdecode(path), node.kind, node.mode, _placed(node), node.uid, node.gid,
         _held(node.mtime), node.size, os.fsdecode(node.link),
         list(node.device), {name: value.hex() for name, value in node.xattrs.items()},
         None if first is None else os.fsdecode(first), node.content,
     ]  # fmt: skip
+
+
+def _placed(node: Node) -> int:
+    """The mode that a file has on the host: its owner can use it, and it lends nobody rights."""
+    return node.mode & 0o777 | (0o700 if node.kind == "dir" else 0o600)
 
 
 def _held(mtime: int) -> int:
