@@ -80,17 +80,15 @@ class DestroyedError(NotFoundError):
     code = "destroyed"
 
 
-_KINDS: Mapping[str, type[SessionError]] = {
-    kind.__name__: kind
-    for kind in (
-        NotFoundError,
-        InvalidError,
-        ConflictError,
-        NoRoomError,
-        FailedError,
-        DestroyedError,
-    )
-}
+def _kinds(kind: type[SessionError]) -> dict[str, type[SessionError]]:
+    """Return a kind of error and all below it, by their names."""
+    found = {kind.__name__: kind}
+    for each in kind.__subclasses__():
+        found |= _kinds(each)
+    return found
+
+
+_KINDS: Mapping[str, type[SessionError]] = _kinds(SessionError)
 
 
 def error_of(said: Mapping[str, Any]) -> SessionError:
