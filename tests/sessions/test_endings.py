@@ -6,10 +6,10 @@ import pytest
 
 from tests.sessions.conftest import ANN, Service, full_disk
 from tests.waiting import eventually
-from torpor.sessions import FailedError, endings
+from torpor.sessions import FailedError
 from torpor.store.errors import DiskFullError
 from torpor.store.records import Event, Session, Status
-from torpor.vm import HostError, LaunchError
+from torpor.vm import HostError, LaunchError, leftovers
 
 STUCK = HostError("Its process does not end.")
 
@@ -17,8 +17,8 @@ STUCK = HostError("Its process does not end.")
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again at once."""
-    monkeypatch.setattr(endings, "FIRST", 0.02)
-    monkeypatch.setattr(endings, "SLOWEST", 0.05)
+    monkeypatch.setattr(leftovers, "FIRST", 0.02)
+    monkeypatch.setattr(leftovers, "SLOWEST", 0.05)
 
 
 async def told(service: Service, session: Session) -> list[Event]:
@@ -124,7 +124,7 @@ async def test_a_database_that_does_not_take_it_is_told_later(service: Service) 
 async def test_a_service_that_is_closed_does_not_wait_for_it(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endings, "FIRST", 1000.0)
+    monkeypatch.setattr(leftovers, "FIRST", 1000.0)
     session = await service.ready()
     service.host.refuse_always["end"] = STUCK
     await service.sessions.destroy(session.id, ANN)

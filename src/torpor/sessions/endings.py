@@ -1,7 +1,6 @@
 """The ends of machines that no session has any more: one that cannot be ended is tried again."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -11,9 +10,7 @@ from torpor.sessions.model import SYSTEM
 from torpor.sessions.tasks import Tasks
 from torpor.store.errors import StoreError
 from torpor.vm import VmError
-
-FIRST, SLOWEST = 1.0, 60.0
-"""Seconds before a machine is told once more to end: the pause doubles each time."""
+from torpor.vm.leftovers import until_done
 
 logger = logging.getLogger("torpor.sessions")
 
@@ -66,21 +63,23 @@ class Endings:
         why: Exception,
         unless: Callable[[], Awaitable[bool]] | None,
     ) -> None:
-        pause, told, last = FIRST, False, why
+        told = await self._tell("machine.stays", machine, session, str(why))
+        last = why
+
+        async def ended() -> bool:
+            nonlocal told, last
+            left = await self._try(machine, unless)
+            if left is None:
+                if told:
+                    await self._tell("machine.ended", machine, session, None)
+                return True
+            last = left
+            told = told or await self._tell("machine.stays", machine, session, str(why))
+            return False
+
         try:
-            while not self._closing.is_set():
-                told = told or await self._tell("machine.stays", machine, session, str(why))
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._closing.wait(), pause)
-                    return
-                left = await self._try(machine, unless)
-                if left is None:
-                    if told:
-                        await self._tell("machine.ended", machine, session, None)
-                    return
-                last = left
-                pause = min(2 * pause, SLOWEST)
-            logger.error("machine %s still runs: %s; the next start ends it", machine, last)
+            if not await until_done(ended, self._closing):
+                logger.error("machine %s still runs: %s; the next start ends it", machine, last)
         finally:
             self._trying.discard(machine)
 

@@ -15,15 +15,19 @@ FIRST, SLOWEST = 1.0, 60.0
 log = logging.getLogger(__name__)
 
 
-async def until_done(do: Callable[[], Awaitable[bool]]) -> None:
-    """Do something again and again, until it says that it is done: soon at first, then more
-    slowly."""
+async def until_done(do: Callable[[], Awaitable[bool]], stop: asyncio.Event | None = None) -> bool:
+    """Do something again and again, until it says that it is done: soon at first, then more slowly.
+    Return whether it was done, and not left when ``stop`` was set."""
+    stop = stop or asyncio.Event()
     pause = FIRST
-    while True:
-        await asyncio.sleep(pause)
+    while not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), pause)
+            break
         if await do():
-            return
+            return True
         pause = min(2 * pause, SLOWEST)
+    return False
 
 
 class Leftovers:
@@ -32,7 +36,7 @@ class Leftovers:
 
     def __init__(self, end: Callable[[str], Awaitable[bool]]) -> None:
         self._end = end
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[bool]] = set()
 
     async def clean(self, name: str, directory: Path) -> None:
         """End the processes of the machine ``name`` and remove its directory; if that cannot be
