@@ -23,6 +23,11 @@ class Killed(BaseException):
     """The program was killed here."""
 
 
+async def killed(*_: Any) -> None:
+    """Stand for what the program was killed in."""
+    raise Killed
+
+
 @pytest.fixture
 async def one(api: Api) -> str:
     """A session called `one`."""
@@ -87,9 +92,6 @@ async def test_also_after_the_server_was_started_anew_and_the_command_is_forgott
 async def test_a_start_in_which_the_server_was_killed_is_gone_on_with(
     api: Api, one: str, marking: list[str], monkeypatch: pytest.MonkeyPatch, *, paused: bool
 ) -> None:
-    async def killed(*_: Any) -> None:
-        raise Killed
-
     with monkeypatch.context() as patch:
         patch.setattr(api.sessions._operations, "written", killed)
         with pytest.raises(Killed):
@@ -110,9 +112,6 @@ async def test_a_start_in_which_the_server_was_killed_is_gone_on_with(
 async def test_a_start_that_the_machine_never_heard_of_is_made(
     api: Api, one: str, marking: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def killed(*_: Any) -> None:
-        raise Killed
-
     with monkeypatch.context() as patch:
         patch.setattr(Exec, "start", killed)
         with pytest.raises(Killed):
@@ -142,9 +141,6 @@ async def test_a_start_whose_answer_was_lost_for_good_is_found_again(
 async def test_a_start_left_behind_by_a_session_that_is_gone_is_given_up(
     api: Api, one: str, marking: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def killed(*_: Any) -> None:
-        raise Killed
-
     with monkeypatch.context() as patch:
         patch.setattr(Exec, "start", killed)
         with pytest.raises(Killed):

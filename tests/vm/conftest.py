@@ -15,7 +15,7 @@ from torpor.vm.disk import Layer
 from torpor.vm.manifest import GuestVersions, MachineRecord, Manifest
 from torpor.vm.pages import PAGE, find_mapping
 from torpor.vm.pages import Mapping as MemoryMapping
-from torpor.vm.processes import ProcessId
+from torpor.vm.processes import ProcessId, identify
 from torpor.vm.shape import Shape
 
 # Maps a file as QEMU maps guest memory, privately, and writes and reads pages of it when told to.
@@ -160,3 +160,13 @@ def some_record() -> MachineRecord:
         generation=2,
         guest_boot_id="boot",
     )
+
+
+@pytest.fixture
+def sleeper() -> Iterator[ProcessId]:
+    """A process that stays."""
+    with subprocess.Popen(["sleep", "600"]) as child:
+        found = identify(child.pid)
+        assert found is not None
+        yield found
+        child.kill()

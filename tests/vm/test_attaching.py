@@ -1,8 +1,7 @@
 """A machine's agent is attached to, also if the first connection to it is of no use."""
 
 import asyncio
-import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from torpor.vm.errors import ChannelLostError, UnansweredError
 from torpor.vm.launch import AGENT
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import MachineRecord
-from torpor.vm.processes import ProcessId, identify
+from torpor.vm.processes import ProcessId
 
 
 class Port:
@@ -50,20 +49,10 @@ async def port(directory: Path, answers: int) -> AsyncIterator[Port]:
 
 
 @pytest.fixture
-def child() -> Iterator[ProcessId]:
-    """A process in the place of QEMU."""
-    with subprocess.Popen(["sleep", "600"]) as started:
-        found = identify(started.pid)
-        assert found is not None
-        yield found
-        started.kill()
-
-
-@pytest.fixture
 async def machine(
-    tmp_path: Path, some_record: MachineRecord, child: ProcessId
+    tmp_path: Path, some_record: MachineRecord, sleeper: ProcessId
 ) -> AsyncIterator[Machine]:
-    machine = Machine(tmp_path, replace(some_record, process=child))
+    machine = Machine(tmp_path, replace(some_record, process=sleeper))
     yield machine
     await machine.disconnect()
 

@@ -1,8 +1,6 @@
 """What cannot be ended at once is ended later, and nobody waits for it for ever."""
 
 import asyncio
-import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from torpor.vm import machine as machine_module
 from torpor.vm.leftovers import Leftovers
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import MachineRecord
-from torpor.vm.processes import ProcessId, identify
+from torpor.vm.processes import ProcessId
 
 
 @pytest.fixture(autouse=True)
@@ -85,16 +83,6 @@ async def test_a_host_that_is_closed_leaves_it_to_the_next(directory: Path) -> N
     await asyncio.sleep(0.1)
     assert len(ending.asked) == count
     assert directory.exists()
-
-
-@pytest.fixture
-def sleeper() -> Iterator[ProcessId]:
-    """A process that stays."""
-    with subprocess.Popen(["sleep", "600"]) as child:
-        found = identify(child.pid)
-        assert found is not None
-        yield found
-        child.kill()
 
 
 async def test_processes_that_stay_though_they_are_killed_are_not_waited_for(
