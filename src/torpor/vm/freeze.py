@@ -33,6 +33,7 @@ from torpor.vm.machine import Machine
 from torpor.vm.manifest import Manifest
 from torpor.vm.new_snapshot import NewSnapshot, Wanted
 from torpor.vm.qmp import QmpError
+from torpor.vm.sizes import free_bytes
 from torpor.vm.store import Store, fsync
 
 QUIESCE_LIMIT_MS = 10_000
@@ -167,11 +168,10 @@ def _failed(machine: Machine, error: Exception, directory: Path) -> FreezeError:
             todo="Make space.",
         )
     said = told(error)
-    if isinstance(error, QmpError):  # QEMU does not say that there is no space
-        disk = os.statvfs(directory)
-        if disk.f_bavail * disk.f_frsize < _LEAST_SPACE:
-            error.__cause__ = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            said = f"the host's disk is full. ({said})"
+    # QEMU does not say that there is no space.
+    if isinstance(error, QmpError) and free_bytes(directory) < _LEAST_SPACE:
+        error.__cause__ = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        said = f"the host's disk is full. ({said})"
     return FreezeError(
         f"Machine {machine.id} could not be frozen: {said}",
         state="It runs on as before, and no snapshot was made.",

@@ -2,12 +2,12 @@
 its, and tries the write again when the machine is let go on."""
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torpor.vm.errors import HeldError
+from torpor.vm.sizes import free_bytes
 
 Result = TypeVar("Result")
 
@@ -97,6 +97,5 @@ async def until_space(directory: Path) -> None:
     """Return when there is space again on the disk of ``directory``; not at once."""
     while True:
         await asyncio.sleep(SPACE_POLL)
-        disk = os.statvfs(directory)
-        if disk.f_bavail * disk.f_frsize > SPACE:
+        if free_bytes(directory) > SPACE:
             return

@@ -40,6 +40,7 @@ from torpor.vm.imported import check_index, renamed, without_marks
 from torpor.vm.manifest import DELTA, MANIFEST, SUMS, Manifest, Sums
 from torpor.vm.piece_writer import PieceWriter, pieces_written
 from torpor.vm.qcow2 import check_header
+from torpor.vm.sizes import free_bytes
 from torpor.vm.store import Store
 
 IMPORTS = "imports"
@@ -301,8 +302,7 @@ class _Arrival:
                 self._file(number).unlink(missing_ok=True)
             elif self._file(number).exists():
                 there += self._file(number).stat().st_blocks * 512
-        free = os.statvfs(self._directory)
-        room = free.f_bavail * free.f_frsize + there
+        room = free_bytes(self._directory) + there
         if self._total + RESERVE > room:
             raise SnapshotError(
                 f"The snapshot needs {self._total >> 20} MiB, and {room >> 20} MiB are free.",

@@ -1,6 +1,7 @@
 """What files take on disk, told apart from what they promise."""
 
 import contextlib
+import os
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,6 +12,12 @@ def store_files(root: Path) -> Iterator[Path]:
     """Yield all paths in the parts of a store; a home may hold other things beside them."""
     for part in ("snapshots", "bases", "layers", "imports"):
         yield from (root / part).rglob("*")
+
+
+def free_bytes(place: Path) -> int:
+    """Return what is free on the disk of ``place`` for whoever is not root. Raises OSError."""
+    disk = os.statvfs(place)
+    return disk.f_bavail * disk.f_frsize
 
 
 def stored_bytes(files: Iterable[Path]) -> int:
