@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torpor.guest.succession import KNOWN
+from torpor.vm.answers import number
 from torpor.vm.channel import Channel, Welcome
 from torpor.vm.errors import GuestError
 from torpor.vm.execs import COLLECTED, Command, Connection, Exec, Exit, Terminal
@@ -76,7 +77,7 @@ class GuestAgent:
         answer, _ = await self.channel.request(
             "quiesce", {"limit_ms": limit_ms}, urgent=True, limit=limit
         )
-        return _number(answer, "synced_ns") / 1e9
+        return number(answer, "synced_ns") / 1e9
 
     async def resume(self) -> None:
         """Let the user's processes run on, in a machine that was only quiesced."""
@@ -118,7 +119,7 @@ class GuestAgent:
                 if hooks is not None and answer.get("after_thaw") is True:
                     results += await run_stage(self.channel, "after-thaw", hooks)
                 return results
-            echo_ns = int(_number(answer, "again_ns"))
+            echo_ns = int(number(answer, "again_ns"))
         raise GuestError("EPROTO", "the machine asks to be woken again and again")
 
     async def replace(self, newer: AgentCode) -> None:
@@ -232,14 +233,3 @@ class GuestAgent:
     async def stat(self, path: str) -> FileStatus | None:
         """Return the status of ``path``, or None if there is nothing."""
         return await self.files.status(path)
-
-
-def _number(answer: dict[str, Any], name: str) -> int:
-    number = answer.get(name)
-    if type(number) is not int:
-        raise _broken(name)
-    return number
-
-
-def _broken(name: str) -> GuestError:
-    return GuestError("EPROTO", f"the agent's answer has no {name!r} that can be used")

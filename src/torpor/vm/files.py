@@ -16,6 +16,7 @@ from typing import Any
 
 from torpor.guest.files import KINDS
 from torpor.vm import transfers
+from torpor.vm.answers import broken, file_name, number
 from torpor.vm.channel import MAX_MESSAGE, Channel, plain
 from torpor.vm.errors import GuestError
 from torpor.vm.works import Packing, Unpacking, Watch, Work
@@ -277,27 +278,27 @@ def _about(path: str | bytes, user: str) -> dict[str, Any]:
 
 def status_of(said: dict[str, Any]) -> FileStatus:
     """Return the status that a guest tells. Raises :exc:`GuestError` if it is none."""
-    numbers = {name: transfers.number(said, name) for name in ("size", "stored", "links")}
+    numbers = {name: number(said, name) for name in ("size", "stored", "links")}
     for name in ("mode", "uid", "gid"):
-        numbers[name] = transfers.number(said, name, most=(1 << 32) - 1)
+        numbers[name] = number(said, name, most=(1 << 32) - 1)
     for name in ("inode", "device"):  # unsigned in the kernel, and some file systems use all of it
-        numbers[name] = transfers.number(said, name, most=(1 << 64) - 1)
-    numbers["mtime_ns"] = transfers.number(said, "mtime_ns", least=-1 << 64, most=1 << 64)
+        numbers[name] = number(said, name, most=(1 << 64) - 1)
+    numbers["mtime_ns"] = number(said, "mtime_ns", least=-1 << 64, most=1 << 64)
     for name in ("major", "minor"):
-        numbers[name] = transfers.number(said, name) if name in said else 0
+        numbers[name] = number(said, name) if name in said else 0
     kind = said.get("type")
     if not isinstance(kind, str) or kind not in TYPES:
-        raise transfers.broken("type")
-    target = None if said.get("target") is None else transfers.file_name(said, "target")
+        raise broken("type")
+    target = None if said.get("target") is None else file_name(said, "target")
     return FileStatus(type=kind, target=target, **numbers)
 
 
 def _listed(line: dict[str, Any]) -> Listed:
-    path, digest, error = transfers.file_name(line, "path"), line.get("sha256"), line.get("error")
+    path, digest, error = file_name(line, "path"), line.get("sha256"), line.get("error")
     if digest is not None and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
-        raise transfers.broken("sha256")
+        raise broken("sha256")
     if isinstance(error, dict):
         error = plain(f"{error.get('message')} ({error.get('code')})", MAX_MESSAGE)
     elif error is not None:
-        raise transfers.broken("error")
+        raise broken("error")
     return Listed(path, status_of(line) if "mode" in line else None, digest, error)

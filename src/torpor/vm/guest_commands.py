@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from torpor.vm.answers import broken, number
 from torpor.vm.channel import readable
-from torpor.vm.errors import GuestError
 
 MOST = 10_000
 """Commands that are taken from one answer."""
@@ -30,39 +30,28 @@ class KnownCommand:
 def parse_commands(said: object) -> list[KnownCommand]:
     """Return what the agent said. Raises :exc:`GuestError` if it has not the form."""
     if not isinstance(said, list) or len(said) > MOST:
-        raise _broken("execs")
+        raise broken("execs")
     return [_parse(each) for each in said]
 
 
 def _parse(said: object) -> KnownCommand:
     if not isinstance(said, dict):
-        raise _broken("execs")
+        raise broken("execs")
     argv, pid = said.get("argv"), said.get("pid")
     if not isinstance(argv, list) or len(argv) > MOST_WORDS:
-        raise _broken("argv")
+        raise broken("argv")
     return KnownCommand(
         id=_text(said, "id")[:64],
         argv=tuple(readable(word)[:MOST_CHARACTERS] for word in argv),
-        pid=None if pid is None else _number(said, "pid"),
+        pid=None if pid is None else number(said, "pid", most=LARGEST),
         running=said.get("running") is True,
-        start=_number(said, "start"),
-        end=_number(said, "end"),
+        start=number(said, "start", most=LARGEST),
+        end=number(said, "end", most=LARGEST),
     )
 
 
 def _text(said: dict[str, Any], name: str) -> str:
     text = said.get(name)
     if not isinstance(text, str):
-        raise _broken(name)
+        raise broken(name)
     return readable(text)
-
-
-def _number(said: dict[str, Any], name: str) -> int:
-    number = said.get(name)
-    if type(number) is not int or not 0 <= number <= LARGEST:
-        raise _broken(name)
-    return number
-
-
-def _broken(name: str) -> GuestError:
-    return GuestError("EPROTO", f"the agent's answer has no {name!r} that can be used")

@@ -2,10 +2,9 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
 
+from torpor.vm.answers import broken, number
 from torpor.vm.channel import Channel, plain
-from torpor.vm.errors import GuestError
 
 PAGE = 100
 MOST = 100_000
@@ -51,52 +50,41 @@ async def list_processes(channel: Channel) -> AsyncIterator[Process]:
         page = answer.get("processes")
         following = answer.get("next")
         if not isinstance(page, list) or len(page) > PAGE:
-            raise _broken("processes")
+            raise broken("processes")
         if following is not None and (type(following) is not int or following <= after):
-            raise _broken("next")  # else it could lead us on for ever
+            raise broken("next")  # else it could lead us on for ever
         count += PAGE  # numbers that it covers, also if all of them are left out
         if count > MOST:
-            raise _broken("processes")
+            raise broken("processes")
         for each in page:
             found = _parse(each)
             text += sum(64 + len(word) for word in (found.name, *found.argv))
             if text > MOST_TEXT:
-                raise _broken("argv")
+                raise broken("argv")
             yield found
         after = following
 
 
 def _parse(said: object) -> Process:
     if not isinstance(said, dict):
-        raise _broken("processes")
+        raise broken("processes")
     argv = said.get("argv")
     if not isinstance(argv, list) or len(argv) > MOST_WORDS:
-        raise _broken("argv")
+        raise broken("argv")
     exec_id = said.get("exec")
     return Process(
-        pid=_number(said, "pid"),
-        ppid=_number(said, "ppid"),
-        session=_number(said, "session"),
-        uid=_number(said, "uid"),
+        pid=number(said, "pid"),
+        ppid=number(said, "ppid"),
+        session=number(said, "session"),
+        uid=number(said, "uid"),
         name=plain(said.get("name"), 64),
         argv=tuple(plain(word, 1024) for word in argv),
         cut=said.get("cut") is True,
         state=plain(said.get("state"), 1),
-        started=_number(said, "started_ns") / 1e9,
-        cpu=_number(said, "cpu_ns") / 1e9,
-        memory=_number(said, "memory"),
-        threads=_number(said, "threads"),
+        started=number(said, "started_ns") / 1e9,
+        cpu=number(said, "cpu_ns") / 1e9,
+        memory=number(said, "memory"),
+        threads=number(said, "threads"),
         exec=None if exec_id is None else plain(exec_id, 128),
         user=said.get("user") is True,
     )
-
-
-def _number(said: dict[str, Any], name: str) -> int:
-    number = said.get(name)
-    if type(number) is not int or not 0 <= number < 1 << 63:
-        raise _broken(name)
-    return number
-
-
-def _broken(name: str) -> GuestError:
-    return GuestError("EPROTO", f"the agent's answer has no {name!r} that can be used")

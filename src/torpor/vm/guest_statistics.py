@@ -4,8 +4,8 @@ none for its truth; what the host sees of the machine is in :mod:`torpor.vm.stat
 from dataclasses import dataclass
 from typing import Any
 
+from torpor.vm.answers import broken, number
 from torpor.vm.channel import plain
-from torpor.vm.errors import GuestError
 
 MOST_INTERFACES = 64
 
@@ -84,59 +84,52 @@ def parse_statistics(said: dict[str, Any]) -> GuestStatistics:
     cpu, memory, disk = (_part(said, name) for name in ("cpu", "memory", "disk"))
     network, load = said.get("network"), said.get("load")
     if not isinstance(network, list) or len(network) > MOST_INTERFACES:
-        raise _broken("network")
+        raise broken("network")
     if not isinstance(load, list) or len(load) != 3:
-        raise _broken("load")
+        raise broken("load")
     one, five, fifteen = (_real(each, "load") for each in load)
     return GuestStatistics(
         cpu=GuestCpu(
-            count=_number(cpu, "count"),
-            user=_number(cpu, "user_ns") / 1e9,
-            system=_number(cpu, "system_ns") / 1e9,
-            idle=_number(cpu, "idle_ns") / 1e9,
-            steal=_number(cpu, "steal_ns") / 1e9,
-            commands_user=_number(cpu, "commands_user_ns") / 1e9,
-            commands_system=_number(cpu, "commands_system_ns") / 1e9,
+            count=number(cpu, "count"),
+            user=number(cpu, "user_ns") / 1e9,
+            system=number(cpu, "system_ns") / 1e9,
+            idle=number(cpu, "idle_ns") / 1e9,
+            steal=number(cpu, "steal_ns") / 1e9,
+            commands_user=number(cpu, "commands_user_ns") / 1e9,
+            commands_system=number(cpu, "commands_system_ns") / 1e9,
             commands_throttled=_seconds(_perhaps(cpu, "commands_throttled_ns")),
         ),
         memory=GuestMemory(
-            *(_number(memory, name) for name in ("total", "available", "free", "cached")),
+            *(number(memory, name) for name in ("total", "available", "free", "cached")),
             *(_perhaps(memory, f"commands{name}") for name in ("", "_peak", "_swap", "_oom_kills")),
         ),
         disk=GuestDisk(
-            *(_number(disk, name) for name in ("size", "used", "free", "inodes", "inodes_free")),
+            *(number(disk, name) for name in ("size", "used", "free", "inodes", "inodes_free")),
             *(_perhaps(disk, name) for name in ("read_bytes", "reads", "written_bytes", "writes")),
         ),
         network=tuple(_interface(each) for each in network),
-        processes=_number(said, "processes"),
+        processes=number(said, "processes"),
         load=(one, five, fifteen),
-        uptime=_number(said, "uptime_ns") / 1e9,
+        uptime=number(said, "uptime_ns") / 1e9,
     )
 
 
 def _interface(said: object) -> GuestInterface:
     if not isinstance(said, dict):
-        raise _broken("network")
+        raise broken("network")
     names = ("received_bytes", "received_packets", "sent_bytes", "sent_packets")
-    return GuestInterface(plain(said.get("name"), 64), *(_number(said, name) for name in names))
+    return GuestInterface(plain(said.get("name"), 64), *(number(said, name) for name in names))
 
 
 def _part(said: dict[str, Any], name: str) -> dict[str, Any]:
     part = said.get(name)
     if not isinstance(part, dict):
-        raise _broken(name)
+        raise broken(name)
     return part
 
 
-def _number(said: dict[str, Any], name: str) -> int:
-    number = said.get(name)
-    if type(number) is not int or not 0 <= number < 1 << 63:
-        raise _broken(name)
-    return number
-
-
 def _perhaps(said: dict[str, Any], name: str) -> int | None:
-    return None if said.get(name) is None else _number(said, name)
+    return None if said.get(name) is None else number(said, name)
 
 
 def _seconds(ns: int | None) -> float | None:
@@ -145,9 +138,5 @@ def _seconds(ns: int | None) -> float | None:
 
 def _real(number: object, name: str) -> float:
     if type(number) not in (int, float) or not 0 <= number < 1e9:  # type: ignore[operator]
-        raise _broken(name)
+        raise broken(name)
     return float(number)  # type: ignore[arg-type]
-
-
-def _broken(name: str) -> GuestError:
-    return GuestError("EPROTO", f"the agent's answer has no {name!r} that can be used")

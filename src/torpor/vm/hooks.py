@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torpor.vm.answers import broken
 from torpor.vm.channel import Channel, plain
 from torpor.vm.errors import GuestError
 
@@ -106,13 +107,13 @@ async def run_stage(channel: Channel, stage: str, call: HookCall) -> tuple[HookR
 def parse_results(said: object) -> tuple[HookResult, ...]:
     """Return what the agent said of hooks. Raises :exc:`GuestError` if it has not the form."""
     if not isinstance(said, list) or len(said) > MOST:
-        raise _broken("hooks")
+        raise broken("hooks")
     return tuple(_parse(each) for each in said)
 
 
 def _parse(said: object) -> HookResult:
     if not isinstance(said, dict):
-        raise _broken("hooks")
+        raise broken("hooks")
     error = said.get("error")
     return HookResult(
         stage=plain(said.get("stage"), 32),
@@ -131,12 +132,8 @@ def _small(said: dict[str, Any], name: str) -> int | None:
     if number is None:
         return None
     if type(number) is not int or not 0 <= number < 1 << 31:
-        raise _broken(name)
+        raise broken(name)
     return number
-
-
-def _broken(name: str) -> GuestError:
-    return GuestError("EPROTO", f"the agent's answer has no {name!r} that can be used")
 
 
 def tell(results: Sequence[HookResult]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from signal import SIGKILL
 from typing import Any, Self
 
-from torpor.vm import transfers
+from torpor.vm.answers import file_name
 from torpor.vm.channel import Channel, plain
 from torpor.vm.errors import GuestError
 from torpor.vm.execs import Exec
@@ -182,7 +182,7 @@ class Watch(Work):
             for name in ("event", "path", "from"):
                 if name in event:
                     try:
-                        transfers.file_name(event, name)
+                        file_name(event, name)
                     except GuestError:
                         self.close()
                         raise
