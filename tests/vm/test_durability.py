@@ -11,6 +11,9 @@ from tests.waiting import eventually
 from torpor.vm import durability
 from torpor.vm.durability import Durability
 
+LIMIT = 10.0
+"""Seconds, of which none is waited: by itself it would come in an hour."""
+
 
 class Made:
     """Stands for the store and its chains, and notes what is made durable."""
@@ -55,13 +58,15 @@ async def test_nobody_who_waits_waits_longer(made: Made) -> None:
         await asyncio.sleep(0)
         assert work.under_way("one")
         assert "one" not in made.made
-        await way("one")
+        async with asyncio.timeout(LIMIT):
+            await way("one")
         assert made.made == ["one"]
         assert not work.under_way("one")
         made.made.clear()
     for name in ("two", "three"):
         work.begin(name)
-    await work.close()
+    async with asyncio.timeout(LIMIT):
+        await work.close()
     assert sorted(made.made) == ["three", "two"]
 
 
@@ -72,8 +77,9 @@ async def test_who_is_in_no_hurry_lets_others_go_first(made: Made) -> None:
     for _ in range(10):
         await asyncio.sleep(0)
     assert made.made == []
-    await work.reached("one")
-    await waiting
+    async with asyncio.timeout(LIMIT):
+        await work.reached("one")
+        await waiting
     assert made.made == ["one"]
 
 
@@ -89,10 +95,11 @@ async def test_what_failed_is_tried_again_by_who_asks(made: Made) -> None:
     work = of(made)
     made.fails = True
     work.begin("one")
-    with pytest.raises(OSError, match="full"):
-        await work.reached("one")
-    work.begin("two")
-    await work.settled("two")
+    async with asyncio.timeout(LIMIT):
+        with pytest.raises(OSError, match="full"):
+            await work.reached("one")
+        work.begin("two")
+        await work.settled("two")
     made.fails = False
     await work.reached("one")
     assert made.made == ["one"]
