@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from torpor.vm.pages import PAGE, find_mapping
-from torpor.vm.processes import DeathWatch, ProcessId, find_by_prefix, identify
+from torpor.vm.processes import (
+    DeathWatch,
+    ProcessId,
+    find_by_prefix,
+    identify,
+    users_of_processes,
+)
 from torpor.vm.usage import outer_threads, take_usage
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -205,3 +211,7 @@ def test_one_that_has_ended_is_not_taken_for_one_with_memory(start: Start) -> No
         time.sleep(0.01)
     with pytest.raises(ProcessLookupError):
         take_usage(process.pid, ())
+
+
+def test_users_of_processes_are_seen() -> None:
+    assert os.geteuid() in users_of_processes()

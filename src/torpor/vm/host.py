@@ -27,13 +27,13 @@ from torpor.vm.flatten import DEPTH
 from torpor.vm.freeze import Frozen, freeze
 from torpor.vm.home import home_id, take_lock
 from torpor.vm.hooks import HookLimits
-from torpor.vm.jail import Jail, end_all, pick_uid, users_of_processes
+from torpor.vm.jail import Jail, end_all, pick_uid
 from torpor.vm.launch import Boot
 from torpor.vm.leftovers import Leftovers
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import RECORD, MachineRecord
 from torpor.vm.new_snapshot import Wanted
-from torpor.vm.processes import find_by_prefix
+from torpor.vm.processes import find_by_prefix, users_of_processes
 from torpor.vm.recovery import Recovered, recover_machine
 from torpor.vm.shape import check_fits, free_memory_bytes
 from torpor.vm.store import Collected, Store
@@ -281,6 +281,7 @@ class Host:
     def _uid(self) -> Iterator[int]:
         """Pick a user id that no machine has, not even one that is only being started."""
         given = {record.uid for record in self._records()} | self._starting
+        # Those of other homes' machines too: the limits of a user would be shared with them.
         uid = pick_uid(given | users_of_processes(), home_id(self.home))
         self._starting.add(uid)
         try:

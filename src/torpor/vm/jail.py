@@ -8,7 +8,6 @@ descriptors, so none of it has a path inside.
 """
 
 import asyncio
-import contextlib
 import os
 import shutil
 import time
@@ -122,16 +121,6 @@ def pick_uid(taken: Iterable[int], home: str) -> int:
     used = set(taken)
     begin = int(home[:8], 16)
     return next(uid for at in range(UIDS) if (uid := FIRST_UID + (begin + at) % UIDS) not in used)
-
-
-def users_of_processes() -> set[int]:
-    """Return the user ids of all processes that are seen here: those of other homes' machines too,
-    which the limits of a user would be shared with."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            found.add(entry.stat().st_uid)
-    return found
 
 
 END_LIMIT = 30.0
