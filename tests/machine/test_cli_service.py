@@ -19,6 +19,7 @@ import pytest
 
 from tests.cli.seats import PROGRAM, ROWS, Seat, seat
 from tests.machine.conftest import Start
+from tests.machine.serving import COUNTER
 
 pytestmark = pytest.mark.machine
 
@@ -152,31 +153,30 @@ def numbers(lines: Sequence[str]) -> list[int]:
 def test_the_life_of_a_session(server: Server) -> None:
     said = server.does("create", "one", "-l", "team=search", "-e", "GREETING=hello")
     assert re.search(r"one is ready: \d+\.\d\d s", said)
-    counter = "i=0; while :; do i=$((i+1)); echo $i >/root/count; sleep 0.05; done"
-    assert server.does("exec", "-d", "one", "--", "sh", "-c", counter).strip()
+    assert server.does("exec", "-d", "one", "--", "sh", "-c", COUNTER).strip()
     assert server.does("exec", "one", "--", "sh", "-c", "echo $GREETING") == "hello\n"
 
     server.does("pause", "--durable", "one")
     assert server.session("one")["status"] == "PAUSED"
-    stood = int(server.does("exec", "one", "--", "cat", "/root/count"))  # which wakes it
+    stood = int(server.does("exec", "one", "--", "tail", "-n1", "/root/count"))  # which wakes it
     assert server.session("one")["status"] == "READY"
 
     checkpoint = json.loads(server.does("checkpoint", "one", "-l", "before", "-o", "json"))
-    at_checkpoint = int(server.does("exec", "one", "--", "cat", "/root/count"))
+    at_checkpoint = int(server.does("exec", "one", "--", "tail", "-n1", "/root/count"))
     assert at_checkpoint >= stood
     server.does("exec", "one", "--", "touch", "/root/after")
     time.sleep(1)
-    later = int(server.does("exec", "one", "--", "cat", "/root/count"))
+    later = int(server.does("exec", "one", "--", "tail", "-n1", "/root/count"))
     assert later > at_checkpoint + 5
 
     forked = json.loads(server.does("fork", "one", "-n", "2", "-o", "json"))["sessions"]
     assert [each["status"] for each in forked] == ["READY", "READY"]
     for child in forked:
-        assert int(server.does("exec", child["name"], "--", "cat", "/root/count")) > later
+        assert int(server.does("exec", child["name"], "--", "tail", "-n1", "/root/count")) > later
         assert server.session(child["id"][:8])["labels"] == {"team": "search"}
 
     server.does("rollback", "one", "before")
-    back = int(server.does("exec", "one", "--", "cat", "/root/count"))
+    back = int(server.does("exec", "one", "--", "tail", "-n1", "/root/count"))
     assert at_checkpoint - 5 <= back < later  # the same process counts on from there
     assert server.run("exec", "one", "--", "test", "-e", "/root/after").returncode == 1
 
