@@ -16,6 +16,14 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # back that is left to be written when they end.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
+# The size and the colours of a terminal are those that a test gives it, and the settings of
+# Torpor its own; only where the cache is may be said from outside.
+for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
+for name in [name for name in os.environ if name.startswith("TORPOR_")]:
+    if name != "TORPOR_CACHE":
+        del os.environ[name]
+
 # Files of tests lie on a disk, as Torpor's do. Where /tmp is in memory (Debian 13), reading a file
 # fills its holes, and bytes that are written over stay where they were.
 if "TMPDIR" not in os.environ:

@@ -8,12 +8,6 @@ from tests.client.double import Double
 from torpor.client import AsyncClient, Client
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TORPOR_URL", "TORPOR_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def double() -> Iterator[Double]:
     """A server that answers what it is told to."""
