@@ -379,6 +379,7 @@ def test_many_layers_are_not_too_many(tmp_path: Path) -> None:
         (Member(b"x", xattrs={"user.x": b"x" * (2 << 20)}), "extended header of"),
         (Member(b"x", xattrs={"user.x": b"x" * 5000}), "bytes of extended attributes"),
         (Member(b"x", xattrs={f"user.{n}": b"" for n in range(1000)}), "extended attributes"),
+        (Member(b"x", xattrs={"user.a\nclose": b""}), "of a name that is not printable"),
         (Member(b"x" * 256), "longer than a file system takes"),
         (Member(b"x/" * 3000), "longer than a file system takes"),
         (Member(b"/".join([b"x"] * 600)), "directories deep"),

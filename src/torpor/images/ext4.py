@@ -103,20 +103,14 @@ def mkfs_command(
     tree: Path,
     journal: bool,
     inodes: int | None = None,
-    xattrs: bool = True,
 ) -> list[str]:
-    """The command line that makes the file system, to be run with MKFS_ENVIRONMENT.
-
-    Without ``xattrs`` no file has extended attributes; to ask fakeroot for those of each takes as
-    long as a third of the rest.
-    """
+    """The command line that makes the file system, to be run with MKFS_ENVIRONMENT."""
     features = FEATURES + (",has_journal,resize_inode" if journal else "")
     extended = [
         f"hash_seed={uuid_of(key, 'hash_seed')}",
         "root_owner=0:0",
         "lazy_itable_init=0",
         *(["lazy_journal_init=0"] if journal else []),
-        *([] if xattrs else ["no_copy_xattrs"]),
     ]
     return [
         find_program("mkfs.ext4"), "-q", "-F", "-b", str(BLOCK), "-I", str(INODE), "-m", "0",
@@ -136,6 +130,11 @@ def room_for(content_bytes: int, files: int, at_least: int) -> tuple[int, int | 
     size = max(at_least, -(-(content_bytes * 5 // 4 + files * BLOCK + gib) // gib) * gib)
     own_choice = size // 16384
     return size, files * 2 if files * 2 > own_choice else None
+
+
+def held_time(seconds: int) -> int:
+    """The time of a file that mke2fs writes for one: the nearest of 32 bits (e2fsprogs 1.47)."""
+    return min(max(seconds, -(1 << 31)), (1 << 31) - 1)
 
 
 def size_of(tree: Path) -> tuple[int, int]:

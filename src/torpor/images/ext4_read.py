@@ -105,10 +105,10 @@ class Disk:
             self._xattrs(raw),
         )  # fmt: skip
 
-    def walk(self) -> Iterator[tuple[bytes, File]]:
+    def walk(self, *, lost_and_found: bool = False) -> Iterator[tuple[bytes, File]]:
         """Yield each path with its file, the root's as an empty one, directories first.
 
-        ``lost+found``, which mkfs makes, is left out if it is empty.
+        ``lost+found``, which mkfs makes, is left out if it is empty and is not asked for.
         """
         stack = [(b"", self.file(ROOT))]
         while stack:
@@ -118,7 +118,8 @@ class Disk:
                 continue
             for name, number in sorted(self._entries(file), reverse=True):
                 below = self.file(number)
-                if not path and name == b"lost+found" and not self._entries(below):
+                mkfs_made = not path and name == b"lost+found" and not self._entries(below)
+                if mkfs_made and not lost_and_found:
                     continue
                 stack.append((path + b"/" + name if path else name, below))
 

@@ -1,8 +1,7 @@
-"""What is done to a tree before a file system is made of it; runs confined, under fakeroot.
+"""What is done to a tree before a file system is made of it; runs confined.
 
 A program of its own that imports only the standard library: its text is handed to a Python that
-sees nothing else of ours. Under fakeroot owners, devices, set-uid bits and extended attributes
-are told to who asks, and are not on the host's disk.
+sees nothing else of ours.
 
     finish.py TREE PLAN
 
@@ -12,12 +11,11 @@ PLAN is a file of JSON lines. The first is an object:
     "authorities": certificates to add, or null: {"bundle": text to append to bundles,
         "files": {name: text}, "hashed": [[hash of the subject, text]]}
 
-Each further line is ``[path, kind, mode, placed, uid, gid, mtime, size, link, [major, minor],
-xattrs, first, content]``: ``placed`` is the mode that it has on the host; ``xattrs`` are in
-hexadecimal; ``first`` is the path of the same inode that came before, or null; ``content`` is the
-name of the file that has its content, or empty (``contents.py``). Directories come before what is
-in them. Names are as Python's ``os.fsdecode`` gives them. ``place.py`` has made all of them but
-devices.
+Each further line is ``[path, kind, mode, mtime, size, link, first, content]``: ``mode`` is that
+which it has on the host; ``first`` is the path of the same inode that came before, or null;
+``content`` is the name of the file that has its content, or empty (``contents.py``). Directories
+come before what is in them. Names are as Python's ``os.fsdecode`` gives them. ``place.py`` has made
+all of them, devices as empty files.
 """
 
 import contextlib
@@ -37,27 +35,11 @@ BUNDLES = (
 )
 SOURCES = ("usr/local/share/ca-certificates", "etc/pki/ca-trust/source/anchors")
 HASHED = "etc/ssl/certs"
-DEVICES = {"char": stat.S_IFCHR, "block": stat.S_IFBLK}
 
 
-def dress(tree: str, lines: list[list[Any]]) -> None:
-    """Give each file what it has beside its content."""
-    for path, kind, mode, placed, uid, gid, _, _, _, device, xattrs, first, _ in lines:
-        place = os.path.join(tree, path)
-        if first is not None:
-            continue
-        if kind in DEVICES:
-            os.mknod(place, DEVICES[kind] | mode, os.makedev(*device))
-        # Each of these is a message to fakeroot's daemon, and most files need none: what it was
-        # told nothing of belongs to root. Once it was told of anything, it wants the owner too.
-        changed = kind != "symlink" and (kind in DEVICES or mode != placed)
-        if uid or gid or xattrs or changed:
-            os.lchown(place, uid, gid)
-        if changed:
-            os.chmod(place, mode)
-        for name, value in xattrs.items():
-            os.setxattr(place, name, bytes.fromhex(value), follow_symlinks=False)
-    for path, _, _, _, _, _, mtime, *_ in reversed(lines):
+def date(tree: str, lines: list[list[Any]]) -> None:
+    """Give each file its time, which those of the host's clock are in place of until now."""
+    for path, _, _, mtime, *_ in reversed(lines):
         os.utime(os.path.join(tree, path), (mtime, mtime), follow_symlinks=False)
 
 
@@ -152,7 +134,7 @@ def main(tree: str, plan: str) -> None:
         head = json.loads(file.readline())
         lines = [json.loads(line) for line in file]
     if head["files"]:
-        dress(tree, lines)
+        date(tree, lines)
     if head["authorities"] is not None:
         trust(tree, head["authorities"])
 

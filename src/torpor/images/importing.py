@@ -23,7 +23,7 @@ from torpor.images.sources import Named, layout_of, read_source, tree_source
 from torpor.images.stages import Building, Stage, finished_stage, found_stage, workplace
 from torpor.images.unpack import make_disk
 
-LAYERS_FORMAT = 1
+LAYERS_FORMAT = 2
 
 
 @dataclass(frozen=True)

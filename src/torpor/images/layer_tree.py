@@ -121,6 +121,8 @@ class LayerTree:
         xattrs = sum(len(name) + len(value) for name, value in entry.xattrs.items())
         if xattrs > MAX_XATTRS:
             raise _refused(entry.name, f"has more than {MAX_XATTRS} bytes of extended attributes")
+        if any(not name.isprintable() for name in entry.xattrs):
+            raise _refused(entry.name, "has an extended attribute of a name that is not printable")
         self._left_text -= len(entry.name) + len(entry.link) + xattrs
         if self._left_text < 0:
             what = f"more than {self._max_text} bytes of names, links and attributes"

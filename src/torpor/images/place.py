@@ -5,8 +5,8 @@ A program of its own like ``finish.py``, which says what PLAN is:
     place.py TREE PLAN CONTENTS
 
 TREE is made. Files are there afterwards under all of their names, with their contents, and with the
-modes that they are to have on the host; devices are not. What else they have is given to them by
-``finish.py``.
+modes that they are to have on the host; devices are empty files. Their times are given to them by
+``finish.py``, and what else they have is written into the file system (``dress.py``).
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 
 def place(line: list[Any], contents: str) -> None:
     """Make one file of the plan in the current directory."""
-    path, kind, _, mode, _, _, _, size, link, _, _, first, content = line
+    path, kind, mode, _, size, link, first, content = line
     if first is not None:
         os.link(first, path, follow_symlinks=False)
     elif kind == "symlink":
@@ -27,7 +27,7 @@ def place(line: list[Any], contents: str) -> None:
         os.mkdir(path, mode)
     elif kind == "fifo":
         os.mkfifo(path, mode)
-    elif kind == "file":
+    else:
         if content.endswith(".tar"):
             unpack(os.path.join(contents, content), path, size)
         elif content:
@@ -54,7 +54,7 @@ def main(tree: str, plan: str, contents: str) -> None:
     os.chdir(tree)
     with open(plan) as file:
         next(file)
-        _, _, _, mode, *_ = json.loads(next(file))  # that of the root
+        _, _, mode, *_ = json.loads(next(file))  # that of the root
         os.chmod(".", mode)
         for line in file:
             place(json.loads(line), contents)

@@ -25,6 +25,7 @@ PACKAGE_OF = {
     "mmdebstrap": "mmdebstrap",
     "mkfs.ext4": "e2fsprogs",
     "debugfs": "e2fsprogs",
+    "e2fsck": "e2fsprogs",
     "fakeroot": "fakeroot",
     "tar": "tar",
     "fallocate": "util-linux",

@@ -12,7 +12,6 @@ import json
 import os
 import shlex
 import shutil
-import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,22 +22,16 @@ from torpor.images import finish, place
 from torpor.images.authorities import Authorities, plan_of
 from torpor.images.confine import USER, WORK, Room, give, run_confined
 from torpor.images.digests import disk_digest
+from torpor.images.dress import check, dress, write_script
 from torpor.images.errors import HostileImageError
-from torpor.images.ext4 import MKFS_ENVIRONMENT, dig_holes, mkfs_command, room_for
+from torpor.images.ext4 import MKFS_ENVIRONMENT, dig_holes, held_time, mkfs_command, room_for
 from torpor.images.layer_tree import MAX_PATH, LayerTree, Node, shown
 from torpor.images.layers import Limits
-from torpor.images.programs import find_program
 from torpor.images.progress import Report, Step
 from torpor.images.stages import Building
 from torpor.vm.store import fsync
 
-EARLIEST, LATEST = -(1 << 31), (1 << 31) - 1
-"""What mke2fs writes of a file's time: 32 bits, in seconds (e2fsprogs 1.47)."""
-
 CONTENTS = "contents"
-
-# It would try first, and in a user namespace the answer (EINVAL) is one that it takes for an error.
-FAKEROOT = {"FAKEROOTDONTTRYCHOWN": "1"}
 
 
 @dataclass(frozen=True)
@@ -80,11 +73,12 @@ async def make_disk(
         *_python(place.__file__), f"{WORK}/tree", "/plan", f"{WORK}/{CONTENTS}",
     )  # fmt: skip
     report(Step("making the root disk"))
-    await _make_file_system(work, plan, key, disk, tree)
+    await _make_file_system(work, plan, key, disk)
     made = work / "root.raw"
     # In place of the name, which a link could have taken, what is opened.
     if made.is_symlink() or not made.is_file():
         raise HostileImageError("What came out of the image is no disk.")
+    await _dress(made, tree, work, building.path / "dressing", max(disk.size_bytes, 1 << 30))
     made.rename(out)
     if os.geteuid() == 0:
         os.chown(out, 0, 0)
@@ -100,32 +94,23 @@ async def make_disk(
     return replace(disk, digest=digest.result())
 
 
-async def _make_file_system(work: Path, plan: Path, key: str, disk: Disk, tree: LayerTree) -> None:
+async def _make_file_system(work: Path, plan: Path, key: str, disk: Disk) -> None:
     _, inodes = room_for(disk.content_bytes, disk.files, disk.size_bytes)
     make = mkfs_command(
         Path(WORK) / "root.raw", label="torpor-root", key=key, size_bytes=disk.size_bytes,
         tree=Path(WORK) / "tree", journal=True, inodes=inodes,
-        xattrs=any(node.xattrs for node in (tree.root, *(each for _, each in tree.walk()))),
     )  # fmt: skip
-    steps = [
-        [*_python(finish.__file__), f"{WORK}/tree", "/plan"],
-        make,
-        # mke2fs gives the root its own ideas of these (1.47.0).
-        *(
-            ["debugfs", "-w", "-R", f"set_inode_field <2> {field} {value}", f"{WORK}/root.raw"]
-            for field, value in (
-                ("mode", f"0{stat.S_IFDIR | tree.root.mode:o}"),
-                ("uid", str(tree.root.uid)),
-                ("gid", str(tree.root.gid)),
-                ("mtime", f"@{_held(tree.root.mtime)}"),
-            )
-        ),
-    ]
-    environment = MKFS_ENVIRONMENT | FAKEROOT
-    await run_confined(
-        Room(work, max(disk.size_bytes, 1 << 30), {"/plan": plan}, environment=environment),
-        find_program("fakeroot"), "--", "sh", "-c", " && ".join(map(shlex.join, steps)),
-    )  # fmt: skip
+    steps = [[*_python(finish.__file__), f"{WORK}/tree", "/plan"], make]
+    room = Room(work, max(disk.size_bytes, 1 << 30), {"/plan": plan}, environment=MKFS_ENVIRONMENT)
+    await run_confined(room, "sh", "-c", " && ".join(map(shlex.join, steps)))
+
+
+async def _dress(made: Path, tree: LayerTree, work: Path, inputs: Path, max_file: int) -> None:
+    inputs.mkdir()
+    dressed = await asyncio.to_thread(write_script, made, tree, inputs)
+    await dress(made, dressed, work, inputs, max_file)
+    await asyncio.to_thread(check, made, dressed)
+    await asyncio.to_thread(shutil.rmtree, inputs)
 
 
 def _give_contents(directory: Path, place: Path) -> None:
@@ -156,7 +141,7 @@ def _write_plan(plan: Path, head: dict[str, Any], tree: LayerTree, at_least: int
         for path, node, first in _inodes(tree):
             if len(path) > MAX_PATH:
                 raise HostileImageError(f"A path is longer than {MAX_PATH} bytes: {shown(path)}.")
-            late += not EARLIEST <= node.mtime <= LATEST
+            late += held_time(node.mtime) != node.mtime
             files += 1
             if first is None:
                 content += node.size
@@ -185,17 +170,11 @@ def _inodes(tree: LayerTree) -> Iterator[tuple[bytes, Node, bytes | None]]:
 
 def _line(path: bytes, node: Node, first: bytes | None) -> list[Any]:
     return [
-        os.fsdecode(path), node.kind, node.mode, _placed(node), node.uid, node.gid,
-        _held(node.mtime), node.size, os.fsdecode(node.link),
-        list(node.device), {name: value.hex() for name, value in node.xattrs.items()},
-        None if first is None else os.fsdecode(first), node.content,
+        os.fsdecode(path), node.kind, _placed(node), held_time(node.mtime), node.size,
+        os.fsdecode(node.link), None if first is None else os.fsdecode(first), node.content,
     ]  # fmt: skip
 
 
 def _placed(node: Node) -> int:
     """The mode that a file has on the host: its owner can use it, and it lends nobody rights."""
     return node.mode & 0o777 | (0o700 if node.kind == "dir" else 0o600)
-
-
-def _held(mtime: int) -> int:
-    return min(max(mtime, EARLIEST), LATEST)
