@@ -16,6 +16,7 @@ from torpor.api import create_app
 from torpor.api.bearers import Bearers
 from torpor.api.connections import Strangers
 from torpor.api.server import config_of
+from torpor.api.signing import Signer
 from torpor.sessions import Sessions
 from torpor.settings import Settings
 from torpor.store import Database
@@ -38,7 +39,8 @@ class Api:
         self.bearers = await Bearers.open(self.database)
         self.sessions = await Sessions.open(self.database, self.host)
         asked = self.bearers if self.settings.authentication == "tokens" else None
-        self.app = create_app(self.sessions, asked, self.settings)
+        self.signer = await Signer.open(self.database)
+        self.app = create_app(self.sessions, asked, self.settings, self.signer)
         self.tokens: dict[Role, str] = {}
         for role in ("viewer", "approver", "operator", "admin"):
             self.tokens[role] = (await self.bearers.make(role, role))[1]

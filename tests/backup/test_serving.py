@@ -18,6 +18,7 @@ from tests.vm.real_snapshots import a_manifest, make_snapshot
 from tests.waiting import eventually
 from torpor.api import create_app
 from torpor.api.bearers import Bearers
+from torpor.api.signing import Signer
 from torpor.backup import Backups, verify
 from torpor.backup.piped import AHEAD, piped
 from torpor.settings import Settings
@@ -113,7 +114,7 @@ async def test_only_an_admin_may_take_everything_away(
 ) -> None:
     bearers = await Bearers.open(service.database)
     _, token = await bearers.make("who", role)
-    app = create_app(service.sessions, bearers, Settings(), copies=backups)
+    app = create_app(service.sessions, bearers, Settings(), Signer([]), copies=backups)
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=app),
         base_url="http://torpor/v2/agents",
@@ -130,7 +131,7 @@ async def test_only_an_admin_may_take_everything_away(
 
 
 async def test_a_server_that_cannot_read_its_host_says_so(service: Service) -> None:
-    app = create_app(service.sessions, None, Settings(authentication="none"))
+    app = create_app(service.sessions, None, Settings(authentication="none"), Signer([]))
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1/v2/agents"
     ) as client:

@@ -36,6 +36,7 @@ from torpor.api.gate import Gate
 from torpor.api.metrics import Metrics
 from torpor.api.rates import Rates
 from torpor.api.requests import Requests
+from torpor.api.signing import Signer
 from torpor.api.wiring import Parts
 from torpor.backup import Backups
 from torpor.images import ImageError
@@ -79,6 +80,7 @@ def create_app(
     service: Sessions,
     bearers: Bearers | None,
     settings: Settings,
+    signer: Signer,
     metrics: Metrics | None = None,
     copies: Backups | None = None,
 ) -> FastAPI:
@@ -99,7 +101,7 @@ def create_app(
             if each not in (following, archives, figures, document)
         ],
     )
-    parts = Parts(service, bearers, settings, metrics or Metrics(), copies)
+    parts = Parts(service, bearers, settings, signer, metrics or Metrics(), copies)
     app.state.parts = parts
     for resource in RESOURCES:
         # One flat list: the gate goes through it as the router does.
@@ -109,7 +111,7 @@ def create_app(
     service.measure(parts.metrics.operation, parts.metrics.samples)
 
     rates = Rates(settings.rate_limit_per_second, settings.rate_limit_burst)
-    app.add_middleware(Gate, routes=app.router.routes, bearers=bearers, rates=rates)
+    app.add_middleware(Gate, routes=app.router.routes, bearers=bearers, rates=rates, signer=signer)
     app.add_middleware(Audit, sessions=service)
     app.add_middleware(Requests, observe=parts.metrics.request, failed=_answer_unforeseen)
     return app

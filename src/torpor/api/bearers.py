@@ -75,6 +75,11 @@ class Bearers:
         self._used[token.id] = datetime.now(UTC)
         return Caller(Actor(token.id, token.name), token.role)
 
+    def stands(self, token_id: str) -> bool:
+        """Return whether a token still stands for somebody."""
+        token = self._known.get(token_id)
+        return token is not None and is_valid(token)
+
     @asynccontextmanager
     async def while_valid(self, token_id: str) -> AsyncIterator[None]:
         """Have a block end with a token: if that is revoked or expires, what the block awaits is

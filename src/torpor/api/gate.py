@@ -21,7 +21,8 @@ from torpor.api.errors import Problem, RefusedError, refused
 from torpor.api.origins import check_origin
 from torpor.api.permissions import Needs, Permission, needs_of
 from torpor.api.rates import Rates
-from torpor.api.requests import header
+from torpor.api.requests import SIGNED, header
+from torpor.api.signing import Signer
 
 PROTOCOL = "bearer."
 """What the WebSocket subprotocol that carries a token begins with: a browser can set no header."""
@@ -46,10 +47,16 @@ ENDED = Problem(
 
 class Gate:
     """Lets a request pass or answers it. ``bearers`` is None where no authentication is asked
-    for."""
+    for. What ``signer`` has signed is as good as a token for its one thing, as long as the token of
+    who asked for it is good."""
 
     def __init__(
-        self, app: ASGIApp, routes: Sequence[BaseRoute], bearers: Bearers | None, rates: Rates
+        self,
+        app: ASGIApp,
+        routes: Sequence[BaseRoute],
+        bearers: Bearers | None,
+        rates: Rates,
+        signer: Signer,
     ) -> None:
         self._app = app
         self._routes = routes
@@ -60,6 +67,7 @@ class Gate:
         )
         self._bearers = bearers
         self._rates = rates
+        self._signer = signer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Judge one request."""
@@ -71,16 +79,8 @@ class Gate:
             caller = self._caller(scope)
             scope["state"]["caller"] = caller
             welcome(scope["state"])
-            standing = self._rates.take(caller.actor.id)
-            headers = standing.headers()
-            if not standing.allowed:
-                raise refused(
-                    429,
-                    "too_many_requests",
-                    "This token has made too many requests.",
-                    todo=f"Ask again in {standing.reset_seconds} s.",
-                    Retry_After=str(standing.reset_seconds),
-                )
+            if "signed" not in scope["state"]:  # else it was counted when it was asked for
+                headers = self._rated(caller)
             wanted = self._needs(scope)
             if wanted is not None:
                 scope["state"]["needs"] = wanted
@@ -103,7 +103,29 @@ class Gate:
             return contextlib.nullcontext()
         return self._bearers.while_valid(caller.actor.id)
 
+    def _rated(self, caller: Caller) -> dict[str, str]:
+        """Count a request; return the headers that say how many more there may be."""
+        standing = self._rates.take(caller.actor.id)
+        if not standing.allowed:
+            raise refused(
+                429,
+                "too_many_requests",
+                "This token has made too many requests.",
+                todo=f"Ask again in {standing.reset_seconds} s.",
+                Retry_After=str(standing.reset_seconds),
+                **standing.headers(),
+            )
+        return standing.headers()
+
     def _caller(self, scope: Scope) -> Caller:
+        if scope["path"].startswith(SIGNED):
+            signed = self._signer.read(scope["path"])
+            if signed is None or not (
+                self._bearers is None or self._bearers.stands(signed.caller.actor.id)
+            ):
+                raise RefusedError(UNKNOWN)
+            scope["state"]["signed"] = signed
+            return signed.caller
         if self._bearers is None:
             check_origin(scope)
             return ANYBODY

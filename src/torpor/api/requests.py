@@ -12,6 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = logging.getLogger("torpor.api")
 
+SIGNED = "/v2/agents/signed/"
+"""What the paths begin with that allow what is signed in them (:mod:`torpor.api.signing`)."""
 HEADER = b"x-request-id"
 ACCEPTABLE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """A request's id as a client may choose it: nothing that could be mistaken for more in a log."""
@@ -76,18 +78,20 @@ class Requests:
         status = status or 499
         method = scope.get("method", "WS")
         route = getattr(scope.get("route"), "path", "")
+        # Who has read the log shall not be able to ask for what a signed path allows.
+        path = SIGNED + "..." if scope["path"].startswith(SIGNED) else scope["path"]
         self._observe(method, route, status, seconds)
         caller = scope["state"].get("caller")  # a Caller, once the gate has found one
         log.info(
             "%s %s %d",
             method,
-            scope["path"],
+            path,
             status,
             extra={
                 "fields": {
                     "request_id": request_id_of(scope),
                     "method": method,
-                    "path": scope["path"],
+                    "path": path,
                     "route": route,
                     "status": status,
                     "milliseconds": round(seconds * 1000, 1),

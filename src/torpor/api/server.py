@@ -21,6 +21,7 @@ from torpor.api.app import create_app
 from torpor.api.bearers import Bearers, is_valid
 from torpor.api.connections import Connection, Strangers
 from torpor.api.logs import configure_logs
+from torpor.api.signing import Signer
 from torpor.api.supervisor import Supervisor
 from torpor.backup import Backups, check_no_restore, remove_left_copies
 from torpor.images import Report, Step, silent
@@ -134,7 +135,8 @@ async def _open(
     remove_left_copies(places.home)
     named = settings.model_dump(exclude_defaults=True)
     backups = Backups(sessions, database, host.store, places.home, named)
-    return create_app(sessions, bearers, settings, copies=backups), listener
+    signer = await Signer.open(database)
+    return create_app(sessions, bearers, settings, signer, copies=backups), listener
 
 
 def _room_limits(settings: Settings) -> RoomLimits:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path
+from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 
 from torpor.api.bearers import Bearers, Caller
 from torpor.api.metrics import Metrics
 from torpor.api.routes import IDEMPOTENCY
+from torpor.api.signing import Signed, Signer
 from torpor.backup import Backups
 from torpor.sessions import Sessions
 from torpor.sessions.model import Actor, Key
@@ -29,6 +31,7 @@ class Parts:
     sessions: Sessions
     bearers: Bearers | None
     settings: Settings
+    signer: Signer
     metrics: Metrics
     backups: Backups | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
@@ -118,6 +121,20 @@ async def _found(
 
 Found = Annotated[Session, Depends(_found)]
 """The session that the path names. Raises NotFoundError."""
+
+
+def signed(purpose: str) -> Any:
+    """Return the dependency that is what the URL of a request allows (:class:`Signed`), for
+    ``purpose`` and nothing else."""
+
+    async def allowed(connection: HTTPConnection) -> Signed:
+        found = connection.state.signed
+        assert isinstance(found, Signed)
+        if found.purpose != purpose:
+            raise HTTPException(404)
+        return found
+
+    return Depends(allowed)
 
 
 async def _id(found: Found) -> str:

@@ -149,6 +149,16 @@ class Token:
 
 
 @dataclass(frozen=True)
+class SigningKey:
+    """A key that the server signs with, for one purpose; ``secret`` is in hexadecimal digits."""
+
+    id: str
+    purpose: str
+    secret: str = field(repr=False)
+    created_at: datetime
+
+
+@dataclass(frozen=True)
 class Sample:
     """What a session used at one moment, as its host saw it.
 

@@ -156,6 +156,16 @@ tokens = Table(
     Column("revoked_at", Moment),
 )
 
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("purpose", Text, nullable=False),
+    Column("secret", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+)
+Index("ix_keys_purpose_created_at", keys.c.purpose, keys.c.created_at)
+
 samples = Table(
     "samples",
     metadata,
