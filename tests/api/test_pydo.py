@@ -264,7 +264,7 @@ async def test_a_policy_is_looked_at(api: Api, sessions: Any, address: str) -> N
     assert (said["ok"], said["verdicts"][0]["verdict"]) == (False, "unsupported")
     with pytest.raises(HttpResponseError, match="'sise' is not known"):
         await aside(sessions.validate_policy, "sise: big\n")
-    token = api.tokens["viewer"]
+    token = api.tokens["operator"]
     client = Client(token, endpoint=address, authentication_policy=shows(token))
     validate = client.harness.validate_session_policy
     said = await aside(validate, io.BytesIO(rules.encode()), content_type="application/x-yaml")

@@ -33,7 +33,7 @@ KEY = "permissions"
     openapi_extra=described_body("NewSessionBody", "EnvelopeBody"),
     summary="Look at the policy of a manifest",
 )
-@needs(Permission.READ)
+@needs(Permission.USE)
 async def validate_policy(request: Request) -> PolicyVerdicts:
     """Say of each rule of a manifest's policy whether it could be kept. Nothing is made.
 
