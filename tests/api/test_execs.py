@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from tests.api.conftest import BASE, Api, served
 from tests.api.reading import all_frames, frames
 from tests.api.test_events import api_client
 from tests.waiting import eventually
+from torpor.api import execs
 from torpor.sessions.model import SYSTEM
 
 HEAD = struct.Struct(">BQ")
@@ -85,6 +87,55 @@ async def test_a_command_that_takes_too_long_is_ended(one: str, client: httpx.As
 
 
 @pytest.mark.parametrize(
+    ("said", "seconds"),
+    [({}, 60), (0, 60), (-5, 60), (1, 1), (240, 240), (241, 240), (1 << 40, 240)],
+)
+async def test_a_time_limit_is_put_between_the_usual_and_the_longest(
+    api: Api, one: str, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, said: Any,
+    seconds: int,
+) -> None:  # fmt: skip
+    asked: list[float] = []
+    real = api.sessions.execs.run
+
+    async def run(*arguments: Any, **options: Any) -> Any:
+        asked.append(options["limit"])
+        return await real(*arguments, **options)
+
+    monkeypatch.setattr(api.sessions.execs, "run", run)
+    body = {"argv": ["true"], **({"timeout_seconds": said} if isinstance(said, int) else {})}
+    answer = await client.post("/sessions/one/sandbox/exec", json=body)
+    assert (answer.status_code, asked) == (200, [float(seconds)])
+
+
+async def test_a_command_starts_in_the_workspace_where_there_is_one(
+    one: str, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    workspace = tmp_path / "workspace"
+    monkeypatch.setattr(execs, "WORKSPACE", str(workspace))
+
+    async def told(**body: Any) -> tuple[int, str]:
+        answer = await client.post("/sessions/one/sandbox/exec", json={"argv": ["pwd"], **body})
+        return answer.status_code, answer.json().get("stdout", "").strip()
+
+    without = await told()
+    assert without[0] == 200
+    assert without[1] != str(workspace)
+    assert await told(argv=["/no/such/program"]) == (404, "")
+    workspace.write_text("no directory")
+    assert await told() == without
+    workspace.unlink()
+    workspace.mkdir()
+    assert await told() == (200, str(workspace))
+    assert await told(workdir="") == (200, str(workspace))
+    assert await told(workdir="/usr") == (200, "/usr")
+    assert await told(argv=["/no/such/program"]) == (404, "")
+    # A command that is only started is where its image says.
+    started = await start(client, argv=["pwd"])
+    output = await all_frames(await client.get(f"/sessions/one/execs/{started}/output"))
+    assert base64.b64decode(output[0].data["data"]).decode().strip() == without[1]
+
+
+@pytest.mark.parametrize(
     ("body", "status"),
     [
         ({}, 400),
@@ -92,7 +143,6 @@ async def test_a_command_that_takes_too_long_is_ended(one: str, client: httpx.As
         ({"argv": ["a"], "shell": "b"}, 400),
         ({"argv": ["a\0b"]}, 400),
         ({"argv": ["true"], "stdin": "?"}, 400),
-        ({"argv": ["true"], "timeout_seconds": 0}, 400),
         ({"argv": "true"}, 400),
         ({"argv": ["true"], "cwd": "/"}, 400),
         ({"argv": ["/no/such/program"]}, 404),

@@ -77,6 +77,7 @@ async def facts_of(api: Api) -> None:
 async def read_all(api: Api, role: Role, session: str) -> str:
     """Return all that a role can read without using a session."""
     (checkpoint,), _ = await api.sessions.checkpoints(session)
+    config = (await api.sessions.get(session)).config
     said = []
     async with api.client(role) as client:
         for route in api.app.routes:
@@ -86,7 +87,7 @@ async def read_all(api: Api, role: Role, session: str) -> str:
             if wanted.permission not in (Permission.READ, Permission.NONE) or "GET" not in methods:
                 continue
             where = str(route.path).format(  # type: ignore[attr-defined]
-                session_id=session, checkpoint_id=checkpoint.checkpoint
+                session_id=session, checkpoint_id=checkpoint.checkpoint, config_id=config
             )
             params = {"replay_only": "true"} if where.endswith(("/events", "/stream")) else {}
             if where == f"{BASE}/sessions":

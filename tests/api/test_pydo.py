@@ -4,6 +4,7 @@ By itself it sends no token over plain HTTP; here a policy of its library's does
 """
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
@@ -141,7 +142,7 @@ async def test_errors_are_those_that_it_knows(api: Api, sessions: Any, address: 
         await aside(sessions.create_from_manifest, MANIFEST)
     with pytest.raises(HttpResponseError, match="'sise' is not known"):
         await aside(sessions.create_from_manifest, "sise: big\n")
-    with pytest.raises(HttpResponseError, match="config_id"):
+    with pytest.raises(ResourceNotFoundError, match="configuration"):
         await aside(sessions.create_from_config, name="two", config_id="x")
     nobody = Client("x", agents_endpoint=address, authentication_policy=shows("x"))
     with pytest.raises(ClientAuthenticationError):
@@ -172,3 +173,136 @@ async def test_the_same_without_blocking(api: Api, address: str) -> None:
         assert "checkpoint.created" in types
         assert len((await sessions.list())["sessions"]) == 3
         await sessions.destroy(session)
+
+
+# Configurations
+
+SUMMARY = {
+    "id", "name", "content_hash", "agentspec_schema_version", "created_by", "created_at",
+    "updated_at",
+}  # fmt: skip
+
+
+async def test_configurations_are_made_listed_used_and_deleted(api: Api, address: str) -> None:
+    token = api.tokens["operator"]
+    client = Client(token, agents_endpoint=address, authentication_policy=shows(token))
+    configs, sessions = client.agents.configs, client.agents.sessions
+    body = {"name": "web", "manifest_yaml": MANIFEST}
+    made = (await aside(configs.create, body))["config"]
+    assert made.keys() >= SUMMARY | {"manifest", "credentials"}
+    assert made["manifest"]["spec"]["env"] == {"A": "b"}
+    assert made["agentspec_schema_version"] == "agents.digitalocean.com/flat.v1"
+    assert (await aside(configs.get, made["id"]))["config"] == made
+    listed = await aside(configs.list, page_size=10)
+    assert [each["id"] for each in listed["configs"]] == [made["id"]]
+    assert listed["configs"][0].keys() == SUMMARY
+    session = (await aside(sessions.create_from_config, name="one", config_id=made["id"]))[
+        "session"
+    ]
+    assert (session["name"], session["config_id"]) == ("one", made["id"])
+    found = await aside(configs.list_sessions, made["id"], page_size=1, status="SESSION_STATUS_ALL")
+    assert [each["session_id"] for each in found["sessions"]] == [session["session_id"]]
+    with pytest.raises(ResourceExistsError, match="that of sessions: one"):
+        await aside(configs.delete, made["id"])
+    with pytest.raises(ResourceExistsError, match="is a configuration web already"):
+        await aside(configs.create, body)
+    with pytest.raises(ResourceExistsError, match="is a session one already"):
+        await aside(sessions.create_from_config, name="one", config_id=made["id"])
+    with pytest.raises(HttpResponseError, match="'sise' is not known"):
+        await aside(configs.create, {"name": "x", "manifest_yaml": "sise: big"})
+    with pytest.raises(HttpResponseError, match="page_size"):
+        await aside(configs.list, page_size=201)
+    with pytest.raises(HttpResponseError, match="status"):
+        await aside(configs.list_sessions, made["id"], status="GOOD")
+    await aside(sessions.destroy, session["session_id"])
+    assert await aside(configs.delete, made["id"]) is None
+    for call in (configs.get, configs.delete, configs.list_sessions):
+        with pytest.raises(ResourceNotFoundError):
+            await aside(call, made["id"])
+
+
+async def test_the_same_by_the_generated_operations(api: Api, address: str) -> None:
+    token = api.tokens["operator"]
+    client = Client(token, endpoint=address, authentication_policy=shows(token))
+    harness = client.harness
+    made = (await aside(harness.create_config, {"name": "web", "manifest_yaml": MANIFEST}))[
+        "config"
+    ]
+    assert (await aside(harness.get_config, made["id"]))["config"] == made
+    clone = (await aside(harness.create_config_clone, made["id"], {"name": "two"}))["config"]
+    assert (clone["content_hash"], clone["id"] == made["id"]) == (made["content_hash"], False)
+    listed = await aside(harness.list_configs, search="TW")
+    assert [each["id"] for each in listed["configs"]] == [clone["id"]]
+    assert (await aside(harness.list_configs, page_size=500))["id"] == "invalid_request"
+    body = {"name": "one", "config_id": clone["id"], "resume_on_topoff": False}
+    session = await aside(
+        harness.create_session, body, x_device_uuid="laptop", resume_on_topoff=False
+    )
+    assert session["session"]["config_id"] == clone["id"]
+    found = await aside(harness.list_config_sessions, clone["id"])
+    assert [each["name"] for each in found["sessions"]] == ["one"]
+    assert (await aside(harness.delete_config, clone["id"]))["id"] == "config_in_use"
+    await aside(harness.delete_session, session["session"]["session_id"], x_device_uuid="laptop")
+    assert await aside(harness.delete_config, clone["id"]) is None
+    # It returns these errors; they are no exceptions.
+    assert (await aside(harness.delete_config, clone["id"]))["id"] == "not_found"
+    assert (await aside(harness.get_config, clone["id"]))["id"] == "not_found"
+    assert (await aside(harness.list_config_sessions, clone["id"]))["id"] == "not_found"
+    taken = await aside(harness.create_config, {"name": "WEB", "manifest_yaml": ""})
+    assert taken["id"] == "already_exists"
+    slots = {"name": "three", "secrets": {"a": "b"}}
+    assert "slots" in (await aside(harness.create_config_clone, made["id"], slots))["message"]
+    locked = await aside(harness.list_sessions, status="SESSION_STATUS_LOCKED")
+    assert locked["sessions"] == []
+
+
+async def test_a_policy_is_looked_at(api: Api, sessions: Any, address: str) -> None:
+    said = await aside(sessions.validate_policy, MANIFEST)
+    assert (said["ok"], said["agent"], said["verdicts"]) == (True, "none", [])
+    rules = MANIFEST + "permissions:\n  rules:\n    - {tool: bash, action: deny}\n"
+    said = await aside(sessions.validate_policy, rules)
+    assert (said["ok"], said["verdicts"][0]["verdict"]) == (False, "unsupported")
+    with pytest.raises(HttpResponseError, match="'sise' is not known"):
+        await aside(sessions.validate_policy, "sise: big\n")
+    token = api.tokens["operator"]
+    client = Client(token, endpoint=address, authentication_policy=shows(token))
+    validate = client.harness.validate_session_policy
+    said = await aside(validate, io.BytesIO(rules.encode()), content_type="application/x-yaml")
+    assert said["ok"] is False
+
+
+async def test_configurations_without_blocking(api: Api, address: str) -> None:
+    token = api.tokens["operator"]
+    async with AsyncClient(
+        token,
+        endpoint=address,
+        agents_endpoint=address,
+        authentication_policy=shows(token),
+        transport=Transport(),
+    ) as client:
+        configs, sessions, harness = client.agents.configs, client.agents.sessions, client.harness
+        made = (await configs.create({"name": "web", "manifest_yaml": MANIFEST}))["config"]
+        assert (await configs.get(made["id"]))["config"] == made
+        assert len((await configs.list(page_size=5))["configs"]) == 1
+        created = await sessions.create_from_config(name="one", config_id=made["id"])
+        session = created["session"]["session_id"]
+        found = await configs.list_sessions(made["id"])
+        assert [each["session_id"] for each in found["sessions"]] == [session]
+        with pytest.raises(ResourceExistsError):
+            await configs.delete(made["id"])
+        clone = (await harness.create_config_clone(made["id"], {"name": "two"}))["config"]
+        assert (await harness.get_config(clone["id"]))["config"]["name"] == "two"
+        assert len((await harness.list_configs())["configs"]) == 2
+        assert len((await harness.list_config_sessions(made["id"]))["sessions"]) == 1
+        assert (await harness.create_config({"name": "two", "manifest_yaml": ""}))["id"] == (
+            "already_exists"
+        )
+        assert (await harness.delete_config(made["id"]))["id"] == "config_in_use"
+        await sessions.destroy(session)
+        await configs.delete(made["id"])
+        with pytest.raises(ResourceNotFoundError):
+            await configs.get(made["id"])
+        older = "apiVersion: agents.digitalocean.com/v1alpha1\nkind: Agent\nspec:\n"
+        with pytest.raises(HttpResponseError, match="agent"):
+            await sessions.create_from_manifest(older + "  runtime: {adapter: codex}\n")
+        assert (await sessions.validate_policy(MANIFEST))["ok"] is True

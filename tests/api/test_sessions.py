@@ -5,6 +5,7 @@ import pytest
 
 from tests.api.conftest import Api
 from tests.waiting import eventually
+from torpor.api.events import LAST
 
 METADATA = {"z": [1, None, {"y": None}], "a": {"c": 1.5, "b": "\u2028"}}
 
@@ -91,7 +92,7 @@ async def test_yaml_that_is_not_understood_is_refused(
         ('{"name": "one", "name": "two"}', "Key 'name' is there twice"),
         ('{"idle_timeout": NaN}', "NaN is no number"),
         ('{"name": ', "is not JSON"),
-        ('{"config_id": "x"}', "config_id"),
+        ('{"config_id": "x"}', "'name' is missing"),
         ("[" * 100_000, "cannot be read"),
         ('{"metadata": ' + '{"a":' * 40 + "1" + "}" * 41, "nested more than 32 deep"),
         ('{"labels": {"a": 1}}', "'labels.a'"),
@@ -149,6 +150,12 @@ async def test_lists_are_paged_and_chosen_from(client: httpx.AsyncClient) -> Non
     assert await names(status="SESSION_STATUS_DESTROYED") == ["one"]
     assert await names() == ["three", "two"]
     assert await names(status="SESSION_STATUS_ALL") == ["three", "two", "one"]
+    # No session is ever locked, and a name alone decides.
+    assert await names(status="SESSION_STATUS_LOCKED") == []
+    assert await names(name="one") == []
+    assert await names(name="two", status="SESSION_STATUS_PAUSED") == ["two"]
+    assert await names(name="one", status="SESSION_STATUS_DESTROYED") == []
+    assert await names(name="two", search="three", label="n=o") == ["two"]
 
 
 @pytest.mark.parametrize(
@@ -216,6 +223,81 @@ async def test_only_what_is_known_can_be_changed(api: Api, client: httpx.AsyncCl
     for body in ({}, {"image": "x"}, {"resume_on_topoff": True}, {"idle_timeout": 1}):
         assert (await client.patch(path, json=body)).status_code == 400, body
     assert (await client.patch(path, json={"resume_on_topoff": False})).status_code == 200
+    for name in ("x" * 65, "a-", "1b4e28ba-2fa1-11d2-883f-0016d3cca427"):
+        assert (await client.patch(path, json={"name": name})).status_code == 400, name
+    assert (await client.patch(path, json={"name": "x" * 64})).status_code == 200
+
+
+async def test_one_that_has_failed_can_be_changed_and_one_that_is_destroyed_cannot(
+    api: Api, client: httpx.AsyncClient
+) -> None:
+    path = f"/sessions/{await api.ready()}"
+    machine = (await client.get(path)).json()["session"]["sandbox_id"]
+    api.host.die(machine)
+
+    async def status() -> str:
+        return str((await client.get(path)).json()["session"]["status"])
+
+    await eventually(status, lambda said: said == "SESSION_STATUS_FAILED")
+    assert (await client.patch(path, json={"idle_timeout": 60})).status_code == 200
+    await client.delete(path)
+    answer = await client.patch(path, json={"idle_timeout": 90})
+    assert (answer.status_code, answer.json()["id"]) == (409, "conflict")
+    assert (await client.get(path)).json()["session"]["idle_timeout_seconds"] == 60
+    assert (await client.patch("/sessions/nobody", json={"keep_warm": True})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("resume_on_topoff=false", 200),
+        ("resume_on_topoff=0", 200),
+        ("resume_on_topoff=true", 400),
+        ("resume_on_topoff=1", 400),
+        ("resume_on_topoff=no", 400),
+        ("resume_on_topoff=", 400),
+        ("openai_session_id=", 200),
+        ("openai_session_id=sess_1", 400),
+    ],
+)
+async def test_parameters_for_what_there_is_not_are_refused_unless_they_ask_for_nothing(
+    client: httpx.AsyncClient, query: str, status: int
+) -> None:
+    answer = await client.post(f"/sessions?{query}", json={})
+    assert answer.status_code == status, answer.text
+    if status == 400:
+        assert query.partition("=")[0] in answer.json()["message"]
+
+
+async def test_the_parameter_is_believed_rather_than_the_key(client: httpx.AsyncClient) -> None:
+    config = {"name": "web", "manifest_yaml": ""}
+    assert (await client.post("/configs", json=config)).status_code == 201
+    body = {"name": "one", "config_id": "web", "resume_on_topoff": True}
+    answer = await client.post("/sessions", json=body)
+    assert (answer.status_code, "balance" in answer.json()["message"]) == (400, True)
+    assert (await client.post("/sessions?resume_on_topoff=false", json=body)).status_code == 200
+
+
+async def test_the_device_is_told_of_with_what_was_done_from_it(api: Api) -> None:
+    async with api.client(headers={"x-device-uuid": "laptop-1"}) as client:
+        answer = await client.post("/sessions", params={"wait": "ready"}, json={"name": "one"})
+        session = answer.json()["session"]["session_id"]
+        await client.post("/sessions/one/pause")
+        await client.post("/sessions/one/resume", headers={"x-device-uuid": "x" * 129})
+        await client.post("/sessions/one/pause", headers={b"x-device-uuid": b"caf\xe9"})
+        await client.delete("/sessions/one")
+    found = [
+        (event.type, event.data.get("device"))
+        for event in await api.events(session)
+        if event.type in ("session.created", "session.paused", "session.resumed", LAST)
+    ]
+    assert found == [
+        ("session.created", "laptop-1"),
+        ("session.paused", "laptop-1"),
+        ("session.resumed", None),
+        ("session.paused", None),
+        (LAST, "laptop-1"),
+    ]
 
 
 @pytest.mark.parametrize(

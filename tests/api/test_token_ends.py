@@ -213,7 +213,7 @@ async def test_who_waits_for_a_command_is_answered_and_the_command_runs_on(
     async with holder(api) as held:
         body = {"argv": ["sleep", "60"]}
         waiting = asyncio.create_task(held.client.post("/sessions/one/sandbox/exec", json=body))
-        await eventually(lambda: running(api, one), bool)
+        await eventually(lambda: api.events(one), lambda all_: all_[-1].type == "exec.started")
         await held.revoke()
         answer = await asyncio.wait_for(waiting, 10)
         assert (answer.status_code, answer.json()["id"]) == (401, "unauthorized")

@@ -156,6 +156,20 @@ def session(name: str = "build-7", **changes: Any) -> dict[str, Any]:
     }
 
 
+def config(name: str = "web", **rest: Any) -> dict[str, Any]:
+    """What the API says of a configuration; in lists without its manifest."""
+    said = {
+        "id": f"id-of-{name}",
+        "name": name,
+        "content_hash": "1f" * 32,
+        "agentspec_schema_version": "agents.digitalocean.com/flat.v1",
+        "created_by": "tok_1",
+        "created_at": AT,
+        "updated_at": AT,
+    }
+    return said | rest
+
+
 def checkpoint(number: int = 1, **changes: Any) -> dict[str, Any]:
     """Return a checkpoint as the API has it."""
     return {

@@ -241,7 +241,7 @@ async def test_a_session_that_is_kept_warm_is_not_paused(service: Service) -> No
     "wrong",
     [
         {"name": ""},
-        {"name": "a" * 64},
+        {"name": "a" * 65},
         {"name": "../x"},
         {"name": "9f2b6f5e-52a1-4b0e-9a4e-0f5f4b9c6b7a"},
         {"size": "huge"},

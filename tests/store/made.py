@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from torpor.store.records import Event, Operation, Sample, Session, Snapshot, Status, Token
+from torpor.store.records import Config, Event, Operation, Sample, Session, Snapshot, Status, Token
 
 START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -25,6 +25,20 @@ def session(name: str, **rest: Any) -> Session:
         "created_by": "someone",
     }
     return Session(**filled | rest)
+
+
+def config(name: str, **rest: Any) -> Config:
+    filled = {
+        "id": f"id-of-{name}",
+        "name": name,
+        "created_at": START,
+        "updated_at": START,
+        "created_by": "someone",
+        "content_hash": f"hash-of-{name}",
+        "schema_version": "flat",
+        "manifest": {},
+    }
+    return Config(**filled | rest)
 
 
 def snapshot(name: str, of: str, **rest: Any) -> Snapshot:

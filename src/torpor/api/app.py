@@ -15,6 +15,7 @@ from torpor.api import (
     archives,
     backups,
     checkpoints,
+    configs,
     document,
     events,
     execs,
@@ -23,6 +24,7 @@ from torpor.api import (
     following,
     health,
     host,
+    policy,
     ports,
     processes,
     sessions,
@@ -47,6 +49,8 @@ from torpor.vm import VmError
 
 RESOURCES: Sequence[ModuleType] = (
     sessions,
+    policy,
+    configs,
     checkpoints,
     execs,
     following,
@@ -98,7 +102,7 @@ def create_app(
         openapi_tags=[
             {"name": each.routes.tags[0], "description": _first_line(each)}
             for each in RESOURCES
-            if each not in (following, archives, figures, document)
+            if each not in (policy, following, archives, figures, document)
         ],
     )
     parts = Parts(service, bearers, settings, signer, metrics or Metrics(), copies)

@@ -17,7 +17,8 @@ from torpor.api.routes import errors, open_router
 from torpor.api.schemas.body import Error
 from torpor.api.schemas.events import EventBody
 from torpor.api.schemas.files import WatchEvent
-from torpor.api.schemas.sessions import NewSessionBody
+from torpor.api.schemas.manifests import EnvelopeBody, NewSessionBody
+from torpor.api.schemas.sessions import FromConfigBody
 
 routes = open_router("server")
 
@@ -28,7 +29,13 @@ The paths and bodies of sessions, checkpoints, forks, exec, sizes and events are
 DigitalOcean's Managed Agents, so its clients work here by changing the endpoint. What begins with
 `Torpor:` is Torpor's own. Whatever is not known, a key, a parameter or a path, is refused.
 """
-APART: tuple[type, ...] = (NewSessionBody, EventBody, WatchEvent)
+APART: tuple[type, ...] = (
+    NewSessionBody,
+    FromConfigBody,
+    EnvelopeBody,
+    EventBody,
+    WatchEvent,
+)
 """Bodies that no route names by itself: read from YAML too, or the data of events."""
 
 

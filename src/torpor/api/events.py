@@ -11,12 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from torpor.api.bearers import Caller
+from torpor.api.devices import Device, device_of
 from torpor.api.errors import RefusedError, invalid
 from torpor.api.permissions import Permission, needs
 from torpor.api.routes import SESSION, errors, router
 from torpor.api.schemas.body import rfc3339
 from torpor.api.streaming import EVENT_STREAM, comment, event_stream, frame
-from torpor.api.wiring import Asker, Server, SessionId
+from torpor.api.wiring import Asker, Parts, Server, SessionId
 from torpor.sessions import Sessions
 from torpor.sessions.model import now
 from torpor.store.records import Event, Status
@@ -229,6 +230,38 @@ async def _live(
 EventsWanted = Annotated[Wanted, Depends(wanted_events)]
 
 
+async def _device(
+    device_id: Annotated[
+        str | None,
+        Query(
+            description="Which install of a client this is. It says the same as the header"
+            " X-Device-UUID, and is believed rather than that. A live stream ends when the same"
+            " device begins another one.",
+        ),
+    ] = None,
+    said: Device = None,
+) -> str | None:
+    return device_of(device_id) or device_of(said)
+
+
+EventsDevice = Annotated[str | None, Depends(_device)]
+
+
+def session_stream(
+    request: Request,
+    server: Parts,
+    session: str,
+    asker: Caller,
+    wanted: Wanted,
+    device: str | None,
+) -> Response:
+    """Return the answer that is a session's events."""
+    stream = frames(server.sessions, session, wanted, asker)
+    if device is not None and not wanted.finite:
+        stream = server.devices.only(stream, asker.actor.id, session, device)
+    return event_stream(request, stream, server.closing)
+
+
 @routes.get(
     SESSION + "/events",
     responses={**STREAM, **errors(400, 404)},
@@ -237,15 +270,19 @@ EventsWanted = Annotated[Wanted, Depends(wanted_events)]
 )
 @needs(Permission.READ)
 async def get_session_events(
-    request: Request, server: Server, session_id: SessionId, asker: Asker, wanted: EventsWanted
+    request: Request,
+    server: Server,
+    session_id: SessionId,
+    asker: Asker,
+    wanted: EventsWanted,
+    device: EventsDevice,
 ) -> Response:
     """Follow what happens to a session.
 
     Each event is sent at least once; sort them and drop doubles by their ids. Without a place to go
     on from, the last 100 come first. A stream of a session that is destroyed ends.
     """
-    stream = frames(server.sessions, session_id, wanted, asker)
-    return event_stream(request, stream, server.closing)
+    return session_stream(request, server, session_id, asker, wanted, device)
 
 
 @routes.get(
@@ -256,11 +293,15 @@ async def get_session_events(
 )
 @needs(Permission.READ)
 async def get_session_stream(
-    request: Request, server: Server, session_id: SessionId, asker: Asker, wanted: EventsWanted
+    request: Request,
+    server: Server,
+    session_id: SessionId,
+    asker: Asker,
+    wanted: EventsWanted,
+    device: EventsDevice,
 ) -> Response:
     """The same as `/events`: the path that DigitalOcean's Python client uses."""
-    stream = frames(server.sessions, session_id, wanted, asker)
-    return event_stream(request, stream, server.closing)
+    return session_stream(request, server, session_id, asker, wanted, device)
 
 
 @routes.get(

@@ -34,7 +34,9 @@ from torpor.vm import Exit, KnownCommand, Terminal
 routes = router("execs")
 
 EXEC = SESSION + "/execs/{exec_id}"
-LONGEST_SECONDS = 240
+USUAL_SECONDS, LONGEST_SECONDS = 60, 240
+WORKSPACE = "/workspace"
+"""Where a command starts that is waited for, if there is such a directory."""
 STDIN_LIMIT = 8 << 20
 
 ExecId = Annotated[str, Path(description="The command's id.", pattern=r"^[0-9a-zA-Z_-]{1,64}$")]
@@ -82,9 +84,10 @@ async def exec_in_sandbox(
             stdin=body.stdin or b"",
             most=server.settings.exec_output_limit_mib << 20,
             env=body.env,
-            workdir=body.workdir,
+            workdir=body.workdir or None,
+            prefer=WORKSPACE,
             user=body.user,
-            limit=float(min(body.timeout_seconds, LONGEST_SECONDS)),
+            limit=float(_seconds(body.timeout_seconds)),
         ),
     )
     if ran is None:
@@ -106,6 +109,10 @@ async def exec_in_sandbox(
         stdout_base64=None if stdout_whole else encoded(ran.stdout),
         stderr_base64=None if stderr_whole else encoded(ran.stderr),
     )
+
+
+def _seconds(said: int) -> int:
+    return USUAL_SECONDS if said < 1 else min(said, LONGEST_SECONDS)
 
 
 def _exit_code(ended: Exit) -> int:

@@ -6,20 +6,14 @@ from fastapi import Query, Response
 from starlette.requests import Request
 
 from torpor.api.bearers import Caller
-from torpor.api.bodies import (
-    JSON_TYPES,
-    YAML_TYPES,
-    Document,
-    check_body,
-    media_type,
-    read_json,
-    unsupported,
-)
+from torpor.api.bodies import check_body
 from torpor.api.errors import RefusedError, invalid
+from torpor.api.manifests import described_body, read_document, read_manifest
 from torpor.api.permissions import Permission, needs
 from torpor.api.routes import SESSION, errors, router
+from torpor.api.schemas.manifests import LATER
 from torpor.api.schemas.sessions import (
-    NewSessionBody,
+    FromConfigBody,
     OneSession,
     Recoverable,
     ResumeBody,
@@ -29,9 +23,10 @@ from torpor.api.schemas.sessions import (
     SizeBody,
     Sizes,
 )
-from torpor.api.wiring import Asker, By, Found, Idempotency, Service, SessionId
-from torpor.sessions import FailedError, Sessions
-from torpor.store import SessionQuery
+from torpor.api.wiring import Asker, ByDevice, Found, Idempotency, Service, SessionId
+from torpor.sessions import FailedError, NewSession, Sessions
+from torpor.sessions.manifests import warnings_of
+from torpor.store import Page, SessionQuery
 from torpor.store.records import Session, Status
 from torpor.vm import SIZES
 
@@ -72,6 +67,7 @@ def session_body(
         agent_kind="AGENT_KIND_" + record.agent.upper(),
         created_at=record.created_at,
         last_event_at=record.last_event_at,
+        config_id=record.config,
         parent_session_id=record.parent,
         fork_id=record.fork_id,
         fork_from_checkpoint_id=record.forked_from,
@@ -112,47 +108,33 @@ async def full_body(service: Service, record: Session, caller: Caller) -> Sessio
     return session_body(record, caller, recoverable=recoverable, operation=service.doing(record.id))
 
 
-_YAML_EXAMPLE = "name: build-7\nsize: mars-2vcpu-1gb\nenv:\n  LANG: C.UTF-8\nidle_timeout: 15m\n"
-_CREATE_BODY = {
-    "requestBody": {
-        "required": False,
-        "content": {
-            "application/json": {
-                "schema": {"$ref": "#/components/schemas/NewSessionBody"},
-                "example": {"name": "build-7", "labels": {"team": "search"}},
-            },
-            **{
-                each: {"schema": {"type": "string"}, "example": _YAML_EXAMPLE}
-                for each in YAML_TYPES
-            },
-        },
-    }
-}
+async def _read_new(
+    request: Request, service: Sessions, top_off: str | None
+) -> tuple[NewSession, list[str]]:
+    """Return the session that a body asks for, and what is odd about that."""
+    document = await read_document(request)
+    if isinstance(document.value, dict) and "config_id" in document.value:
+        body = check_body(FromConfigBody, document)
+        assert isinstance(body, FromConfigBody)
+        _check_top_off(top_off, body.resume_on_topoff)
+        return await service.configs.new_session(body.config_id, body.name), []
+    _check_top_off(top_off, None)
+    new = read_manifest(document)
+    return new, warnings_of(new)
 
 
-async def _read_new(request: Request) -> NewSessionBody:
-    data = await request.body()
-    said = request.headers.get("content-type")
-    kind = media_type(said)
-    if kind in YAML_TYPES:
-        from torpor.api.yaml_bodies import read_yaml
-
-        document = read_yaml(data)
-    elif kind in JSON_TYPES:
-        document = Document(read_json(data) if data else {})
-    elif not data:
-        document = Document({})
-    else:
-        raise unsupported(said or "", (*JSON_TYPES, YAML_TYPES[0]))
-    body = check_body(NewSessionBody, Document(document.value or {}, document.lines))
-    assert isinstance(body, NewSessionBody)
-    return body
+def _check_top_off(parameter: str | None, key: bool | None) -> None:
+    """Refuse that a session is to be resumed for a balance; the parameter is believed rather than
+    the key of the body."""
+    if parameter in ("true", "1") or (parameter is None and key):
+        where = "key" if parameter is None else "query parameter"
+        raise RefusedError(invalid([f"{where} 'resume_on_topoff' {LATER['resume_on_topoff']}"]))
 
 
 @routes.post(
     "/sessions",
-    responses=errors(400, 409, 413, 415, 503, 507),
-    openapi_extra=_CREATE_BODY,
+    responses=errors(400, 404, 409, 413, 415, 503, 507),
+    openapi_extra=described_body("NewSessionBody", "FromConfigBody", "EnvelopeBody"),
     summary="Make a session",
 )
 @needs(Permission.USE)
@@ -160,24 +142,36 @@ async def create_session(
     request: Request,
     service: Service,
     caller: Asker,
+    by: ByDevice,
     key: Idempotency,
     wait: Annotated[
         Literal["ready"] | None,
         Query(description="Torpor: `ready` answers only when the session is ready to be used."),
     ] = None,
+    resume_on_topoff: Annotated[
+        Literal["true", "false", "1", "0"] | None,
+        Query(description="Only false, since Torpor has no balance that could be topped up."),
+    ] = None,
+    openai_session_id: Annotated[
+        Literal[""] | None,
+        Query(description="Only empty: this version runs no agent of OpenAI's."),
+    ] = None,
 ) -> OneSession:
     """Make a session: a machine of its own, started from an image.
 
     The answer comes at once, with the status PROVISIONING; commands that are sent to it wait until
-    it is READY. With a body of YAML, the same keys as of JSON are read. A new image, or a new size
-    of it, is prepared first, which takes a minute; `session.progress` events tell of it.
+    it is READY. With a body of YAML, the same keys as of JSON are read; one with `apiVersion` is
+    read as the older format, whose use is deprecated. A body with `config_id` and `name` makes it
+    of a configuration. A new image, or a new size of it, is prepared first, which takes a minute;
+    `session.progress` events tell of it.
     """
-    body = await _read_new(request)
-    made = await service.create(body.new(), caller.actor, key=key)
+    new, warnings = await _read_new(request, service, resume_on_topoff)
+    made = await service.create(new, by, key=key)
     request.state.session = made.id
     if wait is not None:
         made = await _ready(service, made)
-    return OneSession(session=session_body(made, caller, operation=service.doing(made.id)))
+    shown = session_body(made, caller, warnings=warnings, operation=service.doing(made.id))
+    return OneSession(session=shown)
 
 
 async def _ready(service: Sessions, made: Session) -> Session:
@@ -210,12 +204,17 @@ async def list_sessions(
         str,
         Query(
             description="Only sessions of this status, such as `SESSION_STATUS_PAUSED`."
-            " `SESSION_STATUS_ALL`: of every status; left out: all but DESTROYED and FAILED."
+            " `SESSION_STATUS_ALL`: of every status; left out: all but DESTROYED and FAILED. None"
+            " is ever LOCKED."
         ),
     ] = "",
     name: Annotated[
         str | None,
-        Query(description="Only the living session of exactly this name.", max_length=64),
+        Query(
+            description="Only the living session of exactly this name; no other parameter decides"
+            " then.",
+            max_length=64,
+        ),
     ] = None,
     search: Annotated[
         str | None, Query(description="Only sessions with this in their names.", max_length=64)
@@ -226,24 +225,31 @@ async def list_sessions(
     ] = None,
 ) -> SessionPage:
     """List sessions, the newest first, a page at a time."""
-    page = await service.page(
-        SessionQuery(
-            limit=PAGE if page_size < 1 else min(page_size, LARGEST_PAGE),
-            after=page_token or None,
-            statuses=_statuses(status),
-            name=name or None,
-            search=search or None,
-            labels=_labels(label or []),
-        )
+    query = SessionQuery(
+        limit=PAGE if page_size < 1 else min(page_size, LARGEST_PAGE),
+        after=page_token or None,
+        statuses=statuses_of(status),
+        search=search or None,
+        labels=_labels(label or []),
     )
+    if name:
+        query = SessionQuery(name=name)
+    return page_body(await service.page(query), caller)
+
+
+def page_body(page: Page[Session], caller: Caller) -> SessionPage:
+    """Return a page of sessions as it is shown to ``caller``."""
     return SessionPage(
         sessions=[session_body(each, caller) for each in page.items],
         next_page_token=page.next_cursor or "",
     )
 
 
-def _statuses(said: str) -> frozenset[Status] | None:
+def statuses_of(said: str) -> frozenset[Status] | None:
+    """Return the statuses that a parameter asks for, None for all. Raises :exc:`RefusedError`."""
     wanted = said.removeprefix(PREFIX)
+    if wanted == "LOCKED":
+        return frozenset()
     if wanted == "ALL":
         return None
     if wanted in ("", "UNSPECIFIED"):
@@ -251,7 +257,7 @@ def _statuses(said: str) -> frozenset[Status] | None:
     try:
         return frozenset({Status(wanted)})
     except ValueError:
-        known = ", ".join(PREFIX + each for each in [*Status, "ALL"])
+        known = ", ".join(PREFIX + each for each in [*Status, "LOCKED", "ALL"])
         raise RefusedError(
             invalid([f"query parameter 'status': {said!r} is none of {known}"])
         ) from None
@@ -312,7 +318,7 @@ async def update_session(
 
 @routes.delete(SESSION, status_code=204, responses=errors(404, 409), summary="Destroy a session")
 @needs(Permission.USE)
-async def delete_session(service: Service, session_id: SessionId, by: By) -> Response:
+async def delete_session(service: Service, session_id: SessionId, by: ByDevice) -> Response:
     """Destroy a session, its machine and its snapshots; its events stay. Needs no living machine.
 
     Sessions that were forked from it live on.
@@ -331,7 +337,7 @@ async def delete_session(service: Service, session_id: SessionId, by: By) -> Res
 async def pause_session(
     service: Service,
     session_id: SessionId,
-    by: By,
+    by: ByDevice,
     key: Idempotency,
     durable: Annotated[
         bool,
@@ -357,7 +363,7 @@ async def pause_session(
 async def resume_session(
     service: Service,
     session_id: SessionId,
-    by: By,
+    by: ByDevice,
     key: Idempotency,
     body: ResumeBody | None = None,
 ) -> Response:

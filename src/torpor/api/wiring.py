@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path
@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 
 from torpor.api.bearers import Bearers, Caller
+from torpor.api.devices import Device, Devices, device_of
 from torpor.api.metrics import Metrics
 from torpor.api.routes import IDEMPOTENCY
 from torpor.api.signing import Signed, Signer
@@ -35,6 +36,7 @@ class Parts:
     metrics: Metrics
     backups: Backups | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
+    devices: Devices = field(default_factory=Devices)
 
 
 def parts_of(connection: HTTPConnection) -> Parts:
@@ -74,6 +76,14 @@ Service = Annotated[Sessions, Depends(_sessions)]
 By = Annotated[Actor, Depends(_actor)]
 Asker = Annotated[Caller, Depends(_caller)]
 Server = Annotated[Parts, Depends(_parts)]
+
+
+async def _actor_with_device(by: By, said: Device = None) -> Actor:
+    return replace(by, device=device_of(said))
+
+
+ByDevice = Annotated[Actor, Depends(_actor_with_device)]
+"""Who makes a request, and from which device: events of what it does tell of it."""
 
 
 async def _key(

@@ -12,20 +12,19 @@ from torpor.api.errors import refused
 
 YAML_LIMIT = 64 << 10
 """Bytes of a YAML body. Its reader is slow, and all that this server takes fits into that."""
-TEXTS = frozenset({"env", "labels"})
-"""Top-level keys below which a YAML scalar is the text that is written: `8080`, `yes` and `1.10`
-are what somebody wrote, not a number or a truth."""
+TEXTS = frozenset({("env",), ("labels",)})
+"""Keys below which a YAML scalar is the text that is written: `8080`, `yes` and `1.10` are what
+somebody wrote, not a number or a truth."""
+OLDER = "apiVersion"
+TEXTS_OF_OLDER = frozenset({("spec", "env"), ("metadata", "labels")})
+"""The same in the format of manifests that begins with ``apiVersion``."""
 
 
-def read_yaml(data: bytes) -> Document:
+def read_yaml(data: bytes, limit: int = YAML_LIMIT) -> Document:
     """Return what YAML says: one document, no key twice, no aliases, no tags. Raises
-    :exc:`RefusedError`."""
-    if len(data) > YAML_LIMIT:
-        raise refused(
-            413,
-            "body_too_large",
-            f"A body of YAML may have at most {YAML_LIMIT} bytes.",
-        )
+    :exc:`RefusedError`, also for more than ``limit`` bytes."""
+    if len(data) > limit:
+        raise refused(413, "body_too_large", f"YAML may have at most {limit} bytes here.")
     try:
         text = data.decode()
         depth = 0
@@ -64,6 +63,7 @@ class _YamlReader:
         self._loader = yaml.SafeLoader(text)
         try:
             node = self._loader.get_single_node()
+            self._texts = TEXTS_OF_OLDER if _is_older(node) else TEXTS
             self.value = None if node is None else self._read(node, ())
         finally:
             self._loader.dispose()
@@ -73,7 +73,7 @@ class _YamlReader:
             return self._read_mapping(node, place)
         if isinstance(node, yaml.SequenceNode):
             return [self._read(each, (*place, n)) for n, each in enumerate(node.value)]
-        if place and place[0] in TEXTS:
+        if place[:1] in self._texts or place[:2] in self._texts:
             return node.value
         return self._loader.construct_object(node)
 
@@ -89,3 +89,7 @@ class _YamlReader:
             self.lines[here] = line
             found[key.value] = self._read(value, here)
         return found
+
+
+def _is_older(node: yaml.Node | None) -> bool:
+    return isinstance(node, yaml.MappingNode) and any(key.value == OLDER for key, _ in node.value)

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from torpor.cli import backup, checkpoints, command, file, log, service, session
+from torpor.cli.config import app as config
 from torpor.cli.image import app as image
 from torpor.cli.lab import app as lab
 from torpor.cli.running import run, working_places
@@ -20,6 +21,7 @@ app = typer.Typer(
 HOST = "This host"
 for part in (session, command, file, checkpoints, service, backup, log):
     app.add_typer(part.app)
+app.add_typer(config, name="config", rich_help_panel=session.PANEL)
 app.add_typer(image, name="image", rich_help_panel=HOST)
 app.add_typer(lab, name="lab", rich_help_panel=HOST)
 app.add_typer(snapshot, name="snapshot", rich_help_panel=HOST)

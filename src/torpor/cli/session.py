@@ -1,5 +1,6 @@
 """The commands over sessions: create, list, show, pause, resume, rm."""
 
+import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -51,6 +52,10 @@ def create(
         typer.Option(min=0, metavar="SECONDS", help="Pause it after so long without use; 0 never."),
     ] = None,
     keep_warm: Annotated[bool, typer.Option(help="Never pause it by itself.")] = False,
+    config: Annotated[
+        str | None,
+        typer.Option(metavar="CONFIG", help="Make it as this configuration says."),
+    ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until it is ready.")] = True,
     host: Host = None,
     output: Output = Form.TABLE,
@@ -62,9 +67,15 @@ def create(
     from torpor.cli.waiting import until_ready
 
     begun = time.monotonic()
+    if config is not None and (
+        image or size or env or label or keep_warm or idle_timeout is not None
+    ):
+        raise typer.BadParameter("the configuration says all but the name", param_hint="--config")
 
-    def work(client: "api.Client") -> tuple["api.Session", float]:
-        made = client.create_session(
+    def make(client: "api.Client") -> "api.Session":
+        if config is not None:
+            return client.create_session_from_config(name or _name_after(config), config)
+        return client.create_session(
             name,
             image=image,
             size=size,
@@ -73,6 +84,9 @@ def create(
             idle_timeout=idle_timeout,
             keep_warm=keep_warm or None,
         )
+
+    def work(client: "api.Client") -> tuple["api.Session", float]:
+        made = make(client)
         created = time.monotonic() - begun
         return (until_ready(client, made) if wait else made), created
 
@@ -82,6 +96,11 @@ def create(
     else:
         _print_created(made, created, time.monotonic() - begun)
     raise typer.Exit(1 if made.status == "FAILED" else 0)
+
+
+def _name_after(config: str) -> str:
+    """Return a new name for a session of a configuration, which has to bring one."""
+    return f"{config[:40]}-{secrets.token_hex(3)}"
 
 
 def _print_created(made: "api.Session", created: float, all_of_it: float) -> None:

@@ -126,6 +126,7 @@ def print_session(found: "api.Session") -> None:
         ("created", when(found.created_at)),
         ("last event", when(found.last_event_at)),
         ("pauses by itself", idle),
+        ("configuration", found.config or ""),
         ("forked from", _parentage(found)),
         ("boot", found.boot_id or ""),
         ("labels", _pairs(found.labels)),

@@ -9,6 +9,7 @@ data; the two clients only send that and wait for it.
 from typing import TYPE_CHECKING, Any
 
 from torpor.client.client import Client
+from torpor.client.config_records import Config
 from torpor.client.errors import (
     AnswerError,
     ApiError,
@@ -73,6 +74,7 @@ __all__ = [
     "Checkpoint",
     "Client",
     "ClientError",
+    "Config",
     "ConflictError",
     "Disconnected",
     "Event",

@@ -11,7 +11,7 @@ import httpx
 
 from torpor.client import transport
 from torpor.client.call import Answer, Call
-from torpor.client.calls import execs, files, service, sessions, snapshots
+from torpor.client.calls import configs, execs, files, service, sessions, snapshots
 from torpor.client.errors import ClientError, UnreachableError, api_error
 from torpor.client.following import Following, change_of
 from torpor.client.machine_records import FileChange
@@ -49,12 +49,20 @@ class AsyncClient:
 
     create_session = async_method(sessions.create_session)
     create_session_from_manifest = async_method(sessions.create_session_from_manifest)
+    create_session_from_config = async_method(sessions.create_session_from_config)
     list_sessions = async_method(sessions.list_sessions)
     get_session = async_method(sessions.get_session)
     update_session = async_method(sessions.update_session)
     destroy_session = async_method(sessions.destroy_session)
     pause_session = async_method(sessions.pause_session)
     resume_session = async_method(sessions.resume_session)
+
+    create_config = async_method(configs.create_config)
+    list_configs = async_method(configs.list_configs)
+    get_config = async_method(configs.get_config)
+    clone_config = async_method(configs.clone_config)
+    delete_config = async_method(configs.delete_config)
+    list_config_sessions = async_method(configs.list_config_sessions)
 
     create_checkpoint = async_method(snapshots.create_checkpoint)
     list_checkpoints = async_method(snapshots.list_checkpoints)

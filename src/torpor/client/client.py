@@ -9,7 +9,7 @@ import httpx
 
 from torpor.client import transport
 from torpor.client.call import Answer, Call
-from torpor.client.calls import execs, files, service, sessions, snapshots
+from torpor.client.calls import configs, execs, files, service, sessions, snapshots
 from torpor.client.errors import ClientError, UnreachableError, api_error
 from torpor.client.following import Following, change_of
 from torpor.client.machine_records import FileChange
@@ -47,12 +47,20 @@ class Client:
 
     create_session = method(sessions.create_session)
     create_session_from_manifest = method(sessions.create_session_from_manifest)
+    create_session_from_config = method(sessions.create_session_from_config)
     list_sessions = method(sessions.list_sessions)
     get_session = method(sessions.get_session)
     update_session = method(sessions.update_session)
     destroy_session = method(sessions.destroy_session)
     pause_session = method(sessions.pause_session)
     resume_session = method(sessions.resume_session)
+
+    create_config = method(configs.create_config)
+    list_configs = method(configs.list_configs)
+    get_config = method(configs.get_config)
+    clone_config = method(configs.clone_config)
+    delete_config = method(configs.delete_config)
+    list_config_sessions = method(configs.list_config_sessions)
 
     create_checkpoint = method(snapshots.create_checkpoint)
     list_checkpoints = method(snapshots.list_checkpoints)

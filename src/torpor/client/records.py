@@ -73,6 +73,8 @@ class Session:
     recoverable: tuple[Recoverable, ...] = ()
     warnings: tuple[str, ...] = ()
     """Said once, by the call that created it."""
+    config: str | None = None
+    """The id of the configuration that it was made of."""
 
 
 def session(said: Said) -> Session:
@@ -104,6 +106,7 @@ def session(said: Said) -> Session:
         failure=fields.perhaps_text(said, "failure"),
         recoverable=fields.parts(said, "recoverable", _recoverable),
         warnings=fields.texts(said, "warnings"),
+        config=fields.perhaps_text(said, "config_id"),
     )
 
 

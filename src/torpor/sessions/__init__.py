@@ -6,6 +6,7 @@ async with sessions.use(session.id, by) as used:
     await used.agent.run("/bin/uname", "-a")
 """
 
+from torpor.sessions.configs import Configs
 from torpor.sessions.creation import Defaults
 from torpor.sessions.errors import (
     ConflictError,
@@ -39,6 +40,7 @@ __all__ = [
     "SYSTEM",
     "Actor",
     "Changes",
+    "Configs",
     "ConflictError",
     "Defaults",
     "DestroyedError",

@@ -3,10 +3,11 @@
 import asyncio
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from torpor.images import ImageError
+from torpor.sessions.configs import Configs
 from torpor.sessions.errors import ConflictError, InvalidError, SessionError
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost, StartEvent
@@ -47,6 +48,7 @@ class Creation:
         host: MachineHost,
         events: Events,
         operations: Operations,
+        configs: Configs,
         room: Room,
         lives: Lives,
         tasks: Tasks,
@@ -58,6 +60,7 @@ class Creation:
         self._host = host
         self._events = events
         self._operations = operations
+        self._configs = configs
         self._room = room
         self._lives = lives
         self._tasks = tasks
@@ -68,7 +71,8 @@ class Creation:
 
     async def create(self, new: NewSession, by: Actor, key: Key | None) -> Session:
         """Note a new session, and begin to start it. Raises :exc:`InvalidError`,
-        :exc:`ConflictError` if its name is taken, :exc:`NoRoomError`."""
+        :exc:`ConflictError` if its name is taken, :exc:`NotFoundError` if its configuration is
+        gone, :exc:`NoRoomError`."""
         check_new(new)
         self._check_image(new.image or self._defaults.image)
         return await self._operations.once(
@@ -110,11 +114,13 @@ class Creation:
             )
             async with self._database.write() as conn:
                 await self.check_room_for(conn, 1)
+                config = await self._configs.of_session(conn, new, session.name, by)
+                session = replace(session, config=config)
                 await insert_named(conn, session)
                 await operations_table.insert(conn, operation)
                 await self._events.append(
                     conn, "session.created", session.id, by, name=session.name,
-                    image=session.image, size=session.size,
+                    image=session.image, size=session.size, config_id=config,
                 )  # fmt: skip
                 start = await self.note_start(conn, session.id, by)
         except BaseException:

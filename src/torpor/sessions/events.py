@@ -35,6 +35,8 @@ class Events:
         **data: Any,
     ) -> Event:
         """Append an event in a transaction. Call :meth:`tell` after it."""
+        if by.device is not None:
+            data["device"] = by.device
         event = Event(self._ulids.new_id(), type_, now(), session, by.id, data)
         await table.append(conn, event)
         if session is not None:

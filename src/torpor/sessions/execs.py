@@ -35,6 +35,9 @@ from torpor.vm import (
 
 T = TypeVar("T")
 
+NO_PLACE = ("ENOENT", "ENOTDIR")
+"""How a machine says that there is no such program, or no such directory to start it in."""
+
 logger = logging.getLogger("torpor.sessions")
 
 
@@ -199,18 +202,40 @@ class Execs:
         *,
         stdin: bytes = b"",
         most: int = 1 << 20,
+        prefer: str | None = None,
         **options: Any,
     ) -> Ran:
-        """Run a command to its end, over pauses too. Raises as :meth:`start`."""
+        """Run a command to its end, over pauses too. Raises as :meth:`start`. Without a ``workdir``
+        it starts in ``prefer``, if there is such a directory."""
         began = time.monotonic()
         with self._uses.counted(session):
             wanted = {**options, "stdin": bool(stdin)}
-            running = await self._start_whole(session, by, argv, wanted)
+            running = await self._start_in(session, by, argv, wanted, prefer)
             following = Following(self._uses, session, by, running, attached=True)
             try:
                 return await self._collect(following, stdin, most, began)
             finally:
                 following.leave()
+
+    async def _start_in(
+        self,
+        session: str,
+        by: Actor,
+        argv: Sequence[str],
+        options: dict[str, Any],
+        prefer: str | None,
+    ) -> Exec:
+        if prefer is not None and options.get("workdir") is None:
+            try:
+                return await self._start_whole(session, by, argv, {**options, "workdir": prefer})
+            except GuestError as error:
+                if error.code not in NO_PLACE or await self._is_directory(session, by, prefer):
+                    raise
+        return await self._start_whole(session, by, argv, options)
+
+    async def _is_directory(self, session: str, by: Actor, path: str) -> bool:
+        found = await self._ask(session, by, lambda agent: agent.files.status(path, follow=True))
+        return found is not None and found.type == "directory"
 
     async def _collect(self, following: Following, stdin: bytes, most: int, began: float) -> Ran:
         kept = {True: bytearray(), False: bytearray()}

@@ -11,10 +11,20 @@ from torpor.sessions.errors import InvalidError, SessionError
 from torpor.store.records import Session, Snapshot
 from torpor.vm import SIZES
 
-NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")
+FLAT = "agents.digitalocean.com/flat.v1"
+ENVELOPE = "agents.digitalocean.com/v1alpha1"
+"""The two formats of manifests: with all keys side by side, and the older one with ``apiVersion``
+and ``spec``."""
+NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9._-]{0,62}[a-zA-Z0-9])?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LABEL = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9._/-]{0,61}[a-zA-Z0-9])?")
+RESERVED = re.compile(
+    "TEAM_ID|SESSION_ID|SANDBOX_ID|CONTROL_PLANE_CALLBACK_URL|SANDBOX_TEMPLATE"
+    "|SANDBOX_AGENT_WORKDIR|SIZE_SLUG|SANDBOX_IMAGE_ID|SANDBOX_OCI_REF|PLANO.*|.*PERMISSION.*"
+)
+"""Variables that are the platform's and not a manifest's, as at DigitalOcean."""
 MOST_LABELS, MOST_VARIABLES, MOST_TEXT = 64, 512, 64 << 10
+LONGEST_DESCRIPTION = 1024
 LONGEST_IDLE = 30 * 24 * 3600
 MOST_CHILDREN = 64
 
@@ -26,10 +36,12 @@ def now() -> datetime:
 
 @dataclass(frozen=True)
 class Actor:
-    """Who asks for something: a token's id and name, or Torpor itself."""
+    """Who asks for something: a token's id and name, or Torpor itself. ``device`` is the install
+    of a client that it was asked from, if it said so."""
 
     id: str
     name: str
+    device: str | None = None
 
 
 SYSTEM = Actor("system", "torpor")
@@ -46,7 +58,11 @@ class Key:
 
 @dataclass(frozen=True)
 class NewSession:
-    """What a new session shall be. None stands for the server's own default."""
+    """What a new session shall be. None stands for the server's own default.
+
+    ``config`` is the id of the configuration that it is made of, None if this is its own manifest.
+    ``description`` and ``version``, the format in which that was written, are kept with it.
+    """
 
     name: str | None = None
     image: str | None = None
@@ -56,6 +72,9 @@ class NewSession:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     idle_timeout: int | None = None
     keep_warm: bool = False
+    config: str | None = None
+    description: str = ""
+    version: str = FLAT
 
 
 @dataclass(frozen=True)
@@ -113,6 +132,11 @@ def check_new(new: NewSession) -> None:
     check_labels(new.labels)
     check_metadata(new.metadata)
     check_idle_timeout(new.idle_timeout)
+    if len(new.description) > LONGEST_DESCRIPTION:
+        raise InvalidError(
+            f"description has {len(new.description)} characters.",
+            todo=f"Use at most {LONGEST_DESCRIPTION}.",
+        )
 
 
 def check_changes(changes: Changes) -> None:
@@ -126,16 +150,17 @@ def check_changes(changes: Changes) -> None:
     check_idle_timeout(changes.idle_timeout)
 
 
-def check_name(name: str) -> None:
-    """Raise :exc:`InvalidError` if no session can be called ``name``."""
+def check_name(name: str, what: str = "A session") -> None:
+    """Raise :exc:`InvalidError` if a session, or ``what`` else, cannot be called ``name``."""
     if not NAME.fullmatch(name):
         raise InvalidError(
-            f"A session cannot be called {name!r}.",
-            todo="Use 1 to 63 letters, digits, '.', '_' and '-', the first a letter or a digit.",
+            f"{what} cannot be called {name!r}.",
+            todo="Use 1 to 64 letters, digits, '.', '_' and '-', the first and the last of them a"
+            " letter or a digit.",
         )
     if is_session_id(name):
         raise InvalidError(
-            f"A session cannot be called {name!r}: that is what ids look like.",
+            f"{what} cannot be called {name!r}: that is what ids look like.",
             todo="Use another name.",
         )
 
@@ -156,6 +181,10 @@ def check_env(env: Mapping[str, str]) -> None:
             raise InvalidError(
                 f"env: {name!r} cannot be a variable of commands.",
                 todo="Names are letters, digits and '_', and values have no NUL.",
+            )
+        if RESERVED.fullmatch(name):
+            raise InvalidError(
+                f"env: {name!r} is a variable that the platform sets.", todo="Use another name."
             )
 
 

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
 from torpor.sessions.checkpoints import Checkpoints
+from torpor.sessions.configs import Configs
 from torpor.sessions.creation import AT_ONCE, Creation, Defaults
 from torpor.sessions.endings import Endings
 from torpor.sessions.errors import ConflictError, SessionError
@@ -31,7 +32,7 @@ from torpor.sessions.operations import Operations
 from torpor.sessions.reconcile import Reconciler, Report
 from torpor.sessions.room import Room, RoomLimits
 from torpor.sessions.snapshots import Snapshots
-from torpor.sessions.standing import RUNS, Standing, check_there, name_taken, no_session
+from torpor.sessions.standing import GONE, RUNS, Standing, name_taken, no_session
 from torpor.sessions.tasks import Tasks
 from torpor.sessions.use import InUse, Uses
 from torpor.sessions.watch import Keeping, Watch
@@ -80,9 +81,10 @@ class Sessions:
         self._standing = Standing(
             database, host, self._endings, self.events, self._snapshots, self._room, self._lives
         )
+        self.configs = Configs(database, self.events, operations)
         self._creation = Creation(
-            database, host, self.events, operations, self._room, self._lives, self._tasks,
-            self._standing, defaults, starting,
+            database, host, self.events, operations, self.configs, self._room, self._lives,
+            self._tasks, self._standing, defaults, starting,
         )  # fmt: skip
         self._lifecycle = Lifecycle(
             database, host, self.events, operations, self._snapshots, self._room, self._lives,
@@ -246,7 +248,11 @@ class Sessions:
             for name, value in vars(changes).items()
             if value is not None
         }
-        check_there(await self._standing.get(session))
+        found = await self._standing.get(session)
+        if found.status in GONE:
+            raise ConflictError(
+                f"Session {found.name} has been destroyed.", state="Nothing was changed."
+            )
         try:
             async with self._database.write() as conn:
                 changed = await table.update(conn, session, **wanted)

@@ -4,8 +4,9 @@
 nowhere above this package.
 """
 
+from torpor.store.configs import ConfigQuery
 from torpor.store.database import Database, Transaction
 from torpor.store.paging import Page
 from torpor.store.sessions import SessionQuery
 
-__all__ = ["Database", "Page", "SessionQuery", "Transaction"]
+__all__ = ["ConfigQuery", "Database", "Page", "SessionQuery", "Transaction"]

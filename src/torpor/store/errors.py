@@ -51,6 +51,19 @@ class NameTakenError(StoreError):
         self.holder = holder
 
 
+class ConfigNameTakenError(StoreError):
+    """A configuration that was not deleted has the name. ``holder`` is its id."""
+
+    def __init__(self, name: str, holder: str) -> None:
+        super().__init__(
+            f"The name {name!r} is that of configuration {holder}.",
+            state="Nothing was changed.",
+            todo="Take another name, or delete that configuration first.",
+        )
+        self.name = name
+        self.holder = holder
+
+
 class KeyUsedError(StoreError):
     """An operation with this idempotency key of this actor is noted already. ``operation`` is its
     id."""

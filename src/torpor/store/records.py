@@ -66,6 +66,31 @@ class Session:
     last_event_at: datetime | None = None
     defaults: dict[str, Any] = field(default_factory=dict)
     """What its image says of commands in it: ``env``, ``user``, ``working_dir``."""
+    config: str | None = None
+    """The configuration that it was made of."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A configuration: a manifest that sessions are made of, which never changes.
+
+    ``manifest`` is its canonical form and ``content_hash`` the hash of that, ``schema_version`` the
+    format in which it was written. An ``implicit`` one was kept for a session that brought its own
+    manifest: it holds no name, and no list has it. One that was deleted stays for the sessions that
+    were made of it.
+    """
+
+    id: str
+    name: str
+    created_at: datetime
+    updated_at: datetime
+    created_by: str
+    content_hash: str
+    schema_version: str
+    manifest: dict[str, Any]
+    insights: dict[str, Any] | None = None
+    implicit: bool = False
+    deleted_at: datetime | None = None
 
 
 SnapshotKind = Literal["pause", "checkpoint", "fork", "files"]

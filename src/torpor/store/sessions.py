@@ -22,7 +22,7 @@ class SessionQuery:
 
     ``after`` is the ``next_cursor`` of the page before. ``name`` is that of the one session that
     holds it, ``search`` a part of names; neither looks at case. Each label must be there with that
-    value.
+    value. ``config`` is what they were made of.
     """
 
     limit: int = 50
@@ -31,6 +31,7 @@ class SessionQuery:
     name: str | None = None
     search: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    config: str | None = None
 
 
 async def insert(conn: AsyncConnection, session: Session) -> None:
@@ -99,6 +100,8 @@ async def page(conn: AsyncConnection, query: SessionQuery) -> Page[Session]:
         chosen = chosen.where(*_holds(query.name))
     if query.search:
         chosen = chosen.where(table.c.name.icontains(query.search, autoescape=True))
+    if query.config is not None:
+        chosen = chosen.where(table.c.config == query.config)
     for key, value in query.labels.items():
         labelled = select(session_labels.c.session).where(
             session_labels.c.key == key, session_labels.c.value == value
@@ -135,6 +138,14 @@ async def children(conn: AsyncConnection, session: str) -> list[Session]:
     """Return the sessions that were forked from one, the oldest first, destroyed ones too."""
     chosen = select(table).where(table.c.parent == session)
     return await rows.listed(conn, Session, chosen.order_by(table.c.created_at, table.c.id))
+
+
+async def made_of(conn: AsyncConnection, config: str, limit: int) -> list[Session]:
+    """Return the sessions, at most ``limit``, that were made of a configuration and still have
+    their names, the oldest first."""
+    chosen = select(table).where(table.c.config == config, table.c.status.not_in(NAMELESS))
+    ordered = chosen.order_by(table.c.created_at, table.c.id)
+    return await rows.listed(conn, Session, ordered.limit(limit))
 
 
 async def with_status(conn: AsyncConnection, statuses: Collection[Status]) -> list[Session]:

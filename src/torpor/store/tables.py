@@ -14,6 +14,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    and_,
     func,
 )
 
@@ -61,15 +62,43 @@ sessions = Table(
     Column("failure", Text),
     Column("last_event_at", Moment),
     Column("defaults", Document, nullable=False),
+    Column("config", Text),
 )
 Index("ix_sessions_created_at_id", sessions.c.created_at, sessions.c.id)
 Index("ix_sessions_status_created_at_id", sessions.c.status, sessions.c.created_at, sessions.c.id)
+Index("ix_sessions_config_created_at_id", sessions.c.config, sessions.c.created_at, sessions.c.id)
 _named = sessions.c.status.not_in(NAMELESS)
 Index(
     "uq_sessions_held_name",
     func.lower(sessions.c.name),
     unique=True,
     sqlite_where=_named,
+)
+
+configs = Table(
+    "configs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("content_hash", Text, nullable=False),
+    Column("schema_version", Text, nullable=False),
+    Column("manifest", Document, nullable=False),
+    Column("insights", Document),
+    Column("implicit", Boolean, nullable=False),
+    Column("deleted_at", Moment),
+)
+Index("ix_configs_created_at_id", configs.c.created_at, configs.c.id)
+Index("ix_configs_content_hash_implicit", configs.c.content_hash, configs.c.implicit)
+_listed = and_(configs.c.deleted_at.is_(None), configs.c.implicit.is_(False))
+Index(
+    "uq_configs_held_name",
+    func.lower(configs.c.name),
+    unique=True,
+    sqlite_where=_listed,
+    postgresql_where=_listed,
 )
 
 session_labels = Table(

@@ -66,11 +66,16 @@ class RunBody(CommandBody):
     stdin: Base64 | None = Field(
         None, description="Its input, in base64; then it ends.", examples=["aGVsbG8K"]
     )
+    workdir: str | None = Field(
+        None,
+        description="The directory to start in; if left out or empty `/workspace` where there is"
+        " one, else the image's own, or the user's home.",
+        examples=["/srv"],
+    )
     timeout_seconds: int = Field(
         60,
-        ge=1,
-        description="After how many seconds of running it is ended; what is more than 240 counts as"
-        " 240.",
+        description="After how many seconds of running it is ended; what is less than 1 counts as"
+        " 60, and what is more than 240 as 240.",
         examples=[60],
     )
 

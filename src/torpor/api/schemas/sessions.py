@@ -1,107 +1,59 @@
 """Sessions."""
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from torpor.api.schemas.body import Answered, Asked, Time
-from torpor.sessions.model import Changes, NewSession
+from torpor.api.schemas.manifests import (
+    IDLE,
+    LABELS,
+    LATER,
+    METADATA,
+    NAMES,
+    NewSessionBody,
+    Seconds,
+    Texts,
+    refuse_later,
+)
+from torpor.sessions.model import Changes
 
 SESSION_ID = "2f1a9c1e-7f0b-4c55-9a8e-0d6a3c1b7e42"
-LATER = {
-    "apiVersion": "is of DigitalOcean's older format; write the flat one",
-    "budget": "needs the ledger, which this version does not have",
-    "config_id": "needs stored configurations, which this version does not have",
-    "egress": "needs machines with a network, which this version does not have",
-    "interactive": "needs an agent, and this version runs none",
-    "max_lifetime": "is not kept by this version",
-    "memory": "needs an agent, and this version runs none; size says how much memory there is",
-    "model": "needs an agent, and this version runs none",
-    "mounts": "needs shared directories, which this version does not have",
-    "permissions": "needs an agent, and this version runs none",
-    "persistent_workspace": "needs workspaces of their own, which this version does not have",
-    "repos": "needs machines with a network, which this version does not have",
-    "resume_on_topoff": "needs a balance that can be topped up, which Torpor does not have",
-    "secrets": "needs the gateway, which this version does not have",
-    "skills": "needs an agent, and this version runs none",
-    "template": "is not known; image names the image",
-    "tools": "needs the gateway, which this version does not have",
-}
-"""Keys that others know, and why they are refused here."""
-_DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
 
 
-def _seconds(said: object) -> object:
-    """Take `1h30m` for 5400."""
-    form = _DURATION.fullmatch(said) if isinstance(said, str) and said else None
-    if form is None:
-        return said
-    hours, minutes, seconds = (int(part or 0) for part in form.groups())
-    return hours * 3600 + minutes * 60 + seconds
+class FromConfigBody(Asked):
+    """A session that is to be, made of a configuration."""
 
-
-Seconds = Annotated[int, BeforeValidator(_seconds, json_schema_input_type=int | str)]
-Texts = Annotated[dict[str, str], Field(examples=[{"team": "search"}])]
-
-_NAME = "1 to 63 letters, digits, '.', '_' and '-'; no other living session has it."
-_LABELS = "Torpor: marks by which sessions can be listed, at most 64."
-_METADATA = "Torpor: anything that is to be kept with the session, and is given back as it was."
-_IDLE = (
-    "After how many seconds without use the session pauses by itself (5 s to 30 days; 0 never); a"
-    " duration such as `1h30m` is read too."
-)
-
-
-class NewSessionBody(Asked):
-    """A session that is to be."""
-
-    name: str | None = Field(
-        None, description=_NAME + " Made up if it is left out.", examples=["build-7"]
+    name: str = Field(description=NAMES, examples=["build-7"])
+    config_id: str = Field(
+        description="The id of the configuration. Torpor: its name will do.",
+        examples=["5b7c1f3e-3d8a-4f0e-9a55-7d2f6f0c1e11"],
     )
-    image: str | None = Field(
-        None,
-        description="Torpor: the image to start from; the server's default if left out.",
-        examples=["default"],
-    )
-    size: str | None = Field(
-        None,
-        description="The size of the machine; the server's default if left out.",
-        examples=["mars-2vcpu-1gb"],
-    )
-    env: Texts = Field(
-        {},
-        description="Variables that every command in the session gets.",
-        examples=[{"LANG": "C.UTF-8"}],
-    )
-    labels: Texts = Field({}, description=_LABELS)
-    metadata: dict[str, Any] = Field({}, description=_METADATA, examples=[{"ticket": 7742}])
-    idle_timeout: Seconds | None = Field(None, description=_IDLE, examples=[900])
-    keep_warm: bool = Field(False, description="Never pause by itself.")
-    agent: Literal["none"] = Field(
-        "none", description="What runs in the machine: this version runs no agents."
+    resume_on_topoff: bool | None = Field(
+        None, description="Only false, since Torpor has no balance that could be topped up."
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_later(cls, said: object) -> object:
+    def _stand_alone(cls, said: object) -> object:
         if isinstance(said, dict):
-            refuse_later(said)
+            beside = sorted(said.keys() & NewSessionBody.model_fields.keys() - {"name"})
+            if beside:
+                raise ValueError(
+                    f"key {beside[0]!r} cannot stand beside 'config_id': the configuration says"
+                    " all but the name"
+                )
         return said
-
-    def new(self) -> NewSession:
-        """Return what is asked for."""
-        return NewSession(**self.model_dump(exclude={"agent"}))
 
 
 class SessionChanges(Asked):
     """What is to be different from now on. What is left out stays as it is; at least one key must
     be there."""
 
-    name: str | None = Field(None, description=_NAME, examples=["build-8"])
-    labels: Texts | None = Field(None, description=_LABELS + " All of them are replaced.")
-    metadata: dict[str, Any] | None = Field(None, description=_METADATA)
-    idle_timeout: Seconds | None = Field(None, description=_IDLE, examples=[3600])
+    name: str | None = Field(None, description=NAMES, examples=["build-8"])
+    labels: Texts | None = Field(None, description=LABELS + " All of them are replaced.")
+    metadata: dict[str, Any] | None = Field(None, description=METADATA)
+    idle_timeout: Seconds | None = Field(None, description=IDLE, examples=[3600])
     keep_warm: bool | None = Field(None, description="Never pause by itself.")
     resume_on_topoff: Literal[False] | None = Field(
         None,
@@ -115,19 +67,13 @@ class SessionChanges(Asked):
         if isinstance(said, dict):
             if not said:
                 raise ValueError("at least one key must be there")
-            refuse_later({k: v for k, v in said.items() if (k, v) != ("resume_on_topoff", False)})
+            changes = {k: v for k, v in said.items() if (k, v) != ("resume_on_topoff", False)}
+            refuse_later(changes, LATER)
         return said
 
     def changes(self) -> Changes:
         """Return what is asked for."""
         return Changes(**self.model_dump(exclude={"resume_on_topoff"}))
-
-
-def refuse_later(said: dict[str, Any]) -> None:
-    """Raise ValueError for keys that are known, and cannot be had."""
-    later = [f"key {key!r} {LATER[key]}" for key in said if key in LATER]
-    if later:
-        raise ValueError("; ".join(later))
 
 
 class Recoverable(Answered):
@@ -159,6 +105,11 @@ class SessionBody(Answered):
     )
     created_at: Time
     last_event_at: Time | None = Field(None, description="When the newest of its events happened.")
+    config_id: str | None = Field(
+        None,
+        description="The configuration that it was made of; one that brought its own manifest has"
+        " one too, which is in no list.",
+    )
     parent_session_id: str | None = Field(None, description="The session that it was forked from.")
     fork_id: str | None = Field(
         None, description="Marks all that were made by the same fork.", examples=["fork_8c1d"]

@@ -63,6 +63,14 @@ def create_session_from_manifest(
     return _created(content, keyed(key) | {"content-type": "application/yaml"}, wait)
 
 
+def create_session_from_config(
+    name: str, config: str, *, wait: bool = False, key: str | None = None
+) -> Call[Session]:
+    """Create a session as a configuration says, which is named by its id or its name; else as
+    :func:`create_session`."""
+    return _created(document(name=name, config_id=config), keyed(key), wait)
+
+
 def _created(content: bytes, headers: dict[str, str], wait: bool) -> Call[Session]:
     return Call(
         "POST",
@@ -101,7 +109,7 @@ def list_sessions(
     return Call(
         "GET",
         path("sessions"),
-        lambda answer: _page(answer.json()),
+        lambda answer: page_of_sessions(answer.json()),
         query=(
             *query(
                 status=None if status is None else STATUS_PREFIX + status.upper(),
@@ -115,7 +123,8 @@ def list_sessions(
     )
 
 
-def _page(said: Said) -> Page[Session]:
+def page_of_sessions(said: Said) -> Page[Session]:
+    """Read a page of sessions."""
     return Page(
         fields.parts(said, "sessions", session), fields.perhaps_text(said, "next_page_token")
     )

@@ -1,0 +1,40 @@
+"""Configurations, and which one a session was made of."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+
+_LISTED = sa.text("deleted_at IS NULL AND implicit IS 0")
+_LISTED_BY_POSTGRESQL = sa.text("deleted_at IS NULL AND implicit IS false")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "configs",
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("created_at", sa.BigInteger, nullable=False),
+        sa.Column("updated_at", sa.BigInteger, nullable=False),
+        sa.Column("created_by", sa.Text, nullable=False),
+        sa.Column("content_hash", sa.Text, nullable=False),
+        sa.Column("schema_version", sa.Text, nullable=False),
+        sa.Column("manifest", sa.Text, nullable=False),
+        sa.Column("insights", sa.Text),
+        sa.Column("implicit", sa.Boolean, nullable=False),
+        sa.Column("deleted_at", sa.BigInteger),
+        sa.PrimaryKeyConstraint("id", name="pk_configs"),
+    )
+    op.create_index("ix_configs_created_at_id", "configs", ["created_at", "id"])
+    op.create_index("ix_configs_content_hash_implicit", "configs", ["content_hash", "implicit"])
+    op.create_index(
+        "uq_configs_held_name",
+        "configs",
+        [sa.text("lower(name)")],
+        unique=True,
+        sqlite_where=_LISTED,
+        postgresql_where=_LISTED_BY_POSTGRESQL,
+    )
+    op.add_column("sessions", sa.Column("config", sa.Text))
+    op.create_index("ix_sessions_config_created_at_id", "sessions", ["config", "created_at", "id"])
