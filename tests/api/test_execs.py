@@ -129,6 +129,10 @@ async def test_a_command_starts_in_the_workspace_where_there_is_one(
     assert await told(workdir="") == (200, str(workspace))
     assert await told(workdir="/usr") == (200, "/usr")
     assert await told(argv=["/no/such/program"]) == (404, "")
+    assert await told(argv=["bin/pwd"]) == (404, "")  # there is one from where the image starts
+    workspace.rmdir()
+    assert await told(argv=["bin/pwd"]) == without
+    workspace.mkdir()
     # A command that is only started is where its image says.
     started = await start(client, argv=["pwd"])
     output = await all_frames(await client.get(f"/sessions/one/execs/{started}/output"))

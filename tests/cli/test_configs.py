@@ -124,6 +124,21 @@ def test_create_of_a_configuration_takes_no_other_option(double: Double, option:
     assert double.asked == []
 
 
+def test_create_of_a_file_sends_it_as_it_is(double: Double, tmp_path: Path) -> None:
+    file = tmp_path / "web.yaml"
+    file.write_bytes(b"name: one # \xc3\xa9\n")
+    double.on("POST", "sessions", JSONResponse({"session": session(warnings=["It is [odd]."])}))
+    said = says(double, "create", "-f", str(file), "--no-wait")
+    assert (said.exit_code, "It is [odd]." in said.stdout) == (0, True)
+    asked = double.one("POST", "sessions")
+    assert (asked.headers["content-type"], asked.body) == ("application/yaml", file.read_bytes())
+    for more in (["one"], ["--size", "x"], ["--config", "web"]):
+        assert says(double, "create", "-f", str(file), *more).exit_code == 2
+    said = says(double, "create", "-f", str(tmp_path / "none"))
+    assert (said.exit_code, "No such file" in said.stderr) == (1, True)
+    assert len(double.asked) == 1
+
+
 def test_show_says_what_a_session_was_made_of(double: Double) -> None:
     double.on("GET", f"sessions/{ID}", JSONResponse({"session": session(config_id="id-of-web")}))
     assert "id-of-web" in says(double, "show", ID).stdout

@@ -78,6 +78,29 @@ async def run(client: httpx.AsyncClient, path: str, *argv: str) -> str:
     return str(answer.json()["stdout"])
 
 
+async def test_a_session_of_a_configuration_is_what_that_says(client: httpx.AsyncClient) -> None:
+    manifest = "env: {GREETING: hello}\nidle_timeout: 0\n"
+    body = {"name": "greeter", "manifest_yaml": manifest}
+    config = (await client.post("/v2/agents/configs", json=body)).json()["config"]
+    name = "n" * 64
+    body = {"name": name, "config_id": config["id"]}
+    made = await client.post(SESSIONS, params={"wait": "ready"}, json=body)
+    assert made.status_code == 200, made.text
+    path = f"/{made.json()['session']['session_id']}"
+    assert made.json()["session"]["config_id"] == config["id"]
+    assert await run(client, path, "sh", "-c", "echo $GREETING; hostname") == f"hello\n{name}\n"
+    workspace = "/workspace"
+    await run(client, path, "mkdir", "-p", workspace)
+    assert await run(client, path, "pwd") == f"{workspace}\n"
+    await client.post(f"{SESSIONS}{path}/pause")
+    await run(client, path, "rmdir", workspace)
+    assert await run(client, path, "pwd") != f"{workspace}\n"
+    refused = await client.delete(f"/v2/agents/configs/{config['id']}")
+    assert refused.status_code == 409
+    assert (await client.delete(SESSIONS + path)).status_code == 204
+    assert (await client.delete(f"/v2/agents/configs/{config['id']}")).status_code == 204
+
+
 async def pause(client: httpx.AsyncClient, path: str) -> None:
     """Pause a session."""
     answer = await client.post(f"{SESSIONS}{path}/pause")

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import func, select
 
 from tests.sessions.conftest import ANN, Service
 from torpor.sessions.hosts import SESSION
-from torpor.store import operations, sessions, snapshots
+from torpor.store import configs, operations, sessions, snapshots, tables
 from torpor.store.records import Session, Status
 
 KILLS = 12
@@ -51,8 +52,9 @@ def run_and_kill(root: Path, seed: int, after: float) -> dict[str, dict[str, Any
     return said
 
 
-async def check(service: Service, said: dict[str, dict[str, Any]]) -> None:
-    """Check that what was acknowledged is true, that all is whole, and that nothing leaks."""
+async def check(service: Service, said: dict[str, dict[str, Any]]) -> int:
+    """Check that what was acknowledged is true, that all is whole, and that nothing leaks; return
+    how many configurations have been made."""
     async with service.database.read() as conn:
         there = await sessions.live(conn)
     # Those that were being created are begun anew, and that may still be under way.
@@ -70,9 +72,34 @@ async def check(service: Service, said: dict[str, dict[str, Any]]) -> None:
         if session.status is Status.PAUSED:
             assert session.snapshot in service.host.snapshots()
         await check_said(service, session, said.get(session.id))
+    configured = await check_configs(service, there)
     for name, known in said.items():
         if known["done"] is not None and known["done"]["op"] == "destroy":
             assert name not in {session.id for session in there}
+    return configured
+
+
+async def check_configs(service: Service, there: list[Session]) -> int:
+    """Check that each session has a configuration, and that each of these has its event and its
+    operation, as they are noted together; return how many have been made under a name."""
+    async with service.database.read() as conn:
+        for session in there:
+            config = await configs.get(conn, session.config or "")
+            assert config is not None
+            assert config.deleted_at is None
+        counted = [
+            (await conn.execute(select(func.count()).where(chosen))).scalar_one()
+            for chosen in (
+                tables.configs.c.implicit.is_(False),
+                tables.events.c.type == "config.created",
+                tables.operations.c.kind == "config",
+                tables.configs.c.deleted_at.is_not(None),
+                tables.events.c.type == "config.deleted",
+            )
+        ]
+    assert counted[0] == counted[1] == counted[2]
+    assert counted[3] == counted[4]
+    return int(counted[0])
 
 
 async def check_said(service: Service, session: Session, known: dict[str, Any] | None) -> None:
@@ -95,6 +122,7 @@ async def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path, seed: int) 
         said = run_and_kill(tmp_path, seed * 100 + number, chance.uniform(0.05, 0.8))
         service = await Service(tmp_path).open()
         try:
-            await check(service, said)
+            configured = await check(service, said)
         finally:
             await service.close()
+    assert configured > 0

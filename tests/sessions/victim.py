@@ -60,8 +60,17 @@ class Worker:
             return await self.service.sessions.ready(query.items[0].id, 10)
         say("begin", session=self.name, op="create")
         key = Key(f"{self.name} {self.seed} {turn}", "d")
-        made = await self.service.sessions.create(NewSession(name=self.name), ANN, key=key)
+        wanted = NewSession(name=self.name)
+        if self.random.random() < 0.5:
+            wanted = await self.configured(f"{self.name}-{self.seed}-{turn}")
+        made = await self.service.sessions.create(wanted, ANN, key=key)
         return await self.service.sessions.ready(made.id, 10)
+
+    async def configured(self, name: str) -> NewSession:
+        """Return a session of a configuration of its own."""
+        key = Key(f"configuration {name}", "d")
+        config = await self.service.sessions.configs.create(name, NewSession(), ANN, key=key)
+        return await self.service.sessions.configs.new_session(config.id, self.name)
 
     async def count(self, session: Session) -> None:
         if session.status is Status.READY:
@@ -90,6 +99,9 @@ class Worker:
 
     async def destroy(self, session: Session) -> None:
         await self.service.sessions.destroy(session.id, ANN)
+        config = await self.service.sessions.configs.find(session.config or "")
+        if not config.implicit:
+            await self.service.sessions.configs.delete(config.id, ANN)
 
 
 def _named(name: str) -> Any:

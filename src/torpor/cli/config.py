@@ -1,12 +1,12 @@
 """The commands over configurations: kept manifests that sessions are made of."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torpor.cli.server import Form, Host, Output, ask
+from torpor.cli.session import read_manifest
 
 if TYPE_CHECKING:
     from torpor import client as api
@@ -43,9 +43,8 @@ def create(
     called = name or file.stem
 
     def work(client: "api.Client") -> "api.Config":
-        manifest = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
         try:
-            return client.create_config(called, manifest)
+            return client.create_config(called, read_manifest(file))
         except UnicodeDecodeError:
             raise typer.BadParameter("it is not UTF-8", param_hint="FILE") from None
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import yaml
 from rich.table import Table
 from rich.text import Text
 
@@ -38,6 +37,8 @@ def print_configs(configs: Sequence["api.Config"], *, more: bool) -> None:
 
 def print_config(found: "api.Config") -> None:
     """Print one configuration, its manifest in YAML."""
+    import yaml
+
     out = console()
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for name, value in (

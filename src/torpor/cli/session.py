@@ -4,6 +4,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,6 +57,15 @@ def create(
         str | None,
         typer.Option(metavar="CONFIG", help="Make it as this configuration says."),
     ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            help="Make it as the manifest in this file says, in YAML; - is standard input.",
+        ),
+    ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until it is ready.")] = True,
     host: Host = None,
     output: Output = Form.TABLE,
@@ -67,12 +77,15 @@ def create(
     from torpor.cli.waiting import until_ready
 
     begun = time.monotonic()
-    if config is not None and (
-        image or size or env or label or keep_warm or idle_timeout is not None
-    ):
+    rest = image or size or env or label or keep_warm or idle_timeout is not None
+    if config is not None and (rest or file):
         raise typer.BadParameter("the configuration says all but the name", param_hint="--config")
+    if file is not None and (rest or name):
+        raise typer.BadParameter("the manifest says all, the name too", param_hint="--file")
 
     def make(client: "api.Client") -> "api.Session":
+        if file is not None:
+            return client.create_session_from_manifest(read_manifest(file))
         if config is not None:
             return client.create_session_from_config(name or _name_after(config), config)
         return client.create_session(
@@ -96,6 +109,11 @@ def create(
     else:
         _print_created(made, created, time.monotonic() - begun)
     raise typer.Exit(1 if made.status == "FAILED" else 0)
+
+
+def read_manifest(file: Path) -> bytes:
+    """Return what is in a file, or comes through standard input if it is ``-``."""
+    return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
 
 
 def _name_after(config: str) -> str:

@@ -98,7 +98,6 @@ Index(
     func.lower(configs.c.name),
     unique=True,
     sqlite_where=_listed,
-    postgresql_where=_listed,
 )
 
 session_labels = Table(

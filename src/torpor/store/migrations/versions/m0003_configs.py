@@ -7,7 +7,6 @@ revision = "0003"
 down_revision = "0002"
 
 _LISTED = sa.text("deleted_at IS NULL AND implicit IS 0")
-_LISTED_BY_POSTGRESQL = sa.text("deleted_at IS NULL AND implicit IS false")
 
 
 def upgrade() -> None:
@@ -34,7 +33,6 @@ def upgrade() -> None:
         [sa.text("lower(name)")],
         unique=True,
         sqlite_where=_LISTED,
-        postgresql_where=_LISTED_BY_POSTGRESQL,
     )
     op.add_column("sessions", sa.Column("config", sa.Text))
     op.create_index("ix_sessions_config_created_at_id", "sessions", ["config", "created_at", "id"])
