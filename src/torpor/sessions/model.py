@@ -56,6 +56,8 @@ class NewSession:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     idle_timeout: int | None = None
     keep_warm: bool = False
+    template: str | None = None
+    """The id or the name of a template, in place of an image."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,11 @@ def check_new(new: NewSession) -> None:
     if new.size is not None and new.size not in SIZES:
         raise InvalidError(
             f"There is no size {new.size!r}.", todo=f"The sizes are {', '.join(SIZES)}."
+        )
+    if new.image is not None and new.template is not None:
+        raise InvalidError(
+            "A session starts from an image or from a template, and not from both.",
+            todo="Leave out image, or template.",
         )
     check_env(new.env)
     check_labels(new.labels)
