@@ -26,6 +26,8 @@ from torpor.api import (
     ports,
     processes,
     sessions,
+    template_logs,
+    templates,
     tokens,
 )
 from torpor.api.answering import answer
@@ -47,6 +49,8 @@ from torpor.vm import VmError
 
 RESOURCES: Sequence[ModuleType] = (
     sessions,
+    templates,
+    template_logs,
     checkpoints,
     execs,
     following,
@@ -98,7 +102,7 @@ def create_app(
         openapi_tags=[
             {"name": each.routes.tags[0], "description": _first_line(each)}
             for each in RESOURCES
-            if each not in (following, archives, figures, document)
+            if each not in (template_logs, following, archives, figures, document)
         ],
     )
     parts = Parts(service, bearers, settings, signer, metrics or Metrics(), copies)

@@ -83,6 +83,7 @@ def session_body(
         updated_at=record.updated_at,
         generation=record.generation,
         image=record.image,
+        template=record.template,
         size=record.size,
         env=record.env if shown else None,
         labels=record.labels,
@@ -151,7 +152,7 @@ async def _read_new(request: Request) -> NewSessionBody:
 
 @routes.post(
     "/sessions",
-    responses=errors(400, 409, 413, 415, 503, 507),
+    responses=errors(400, 404, 409, 413, 415, 503, 507),
     openapi_extra=_CREATE_BODY,
     summary="Make a session",
 )

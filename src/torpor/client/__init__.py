@@ -60,6 +60,7 @@ from torpor.client.records import (
 )
 from torpor.client.service_records import HostStatus, NewToken, Sample, Size, Token, Who
 from torpor.client.target import URL, is_local
+from torpor.client.template_records import Build, ImageReference, Template
 from torpor.client.tries import Patience
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ __all__ = [
     "AnswerError",
     "ApiError",
     "AsyncClient",
+    "Build",
     "Checkpoint",
     "Client",
     "ClientError",
@@ -87,6 +89,7 @@ __all__ = [
     "Gap",
     "History",
     "HostStatus",
+    "ImageReference",
     "InvalidError",
     "Item",
     "NewToken",
@@ -108,6 +111,7 @@ __all__ = [
     "Session",
     "Size",
     "TargetError",
+    "Template",
     "Terminal",
     "TimedOutError",
     "Token",

@@ -25,7 +25,6 @@ LATER = {
     "resume_on_topoff": "needs a balance that can be topped up, which Torpor does not have",
     "secrets": "needs the gateway, which this version does not have",
     "skills": "needs an agent, and this version runs none",
-    "template": "is not known; image names the image",
     "tools": "needs the gateway, which this version does not have",
 }
 """Keys that others know, and why they are refused here."""
@@ -63,6 +62,11 @@ class NewSessionBody(Asked):
         None,
         description="Torpor: the image to start from; the server's default if left out.",
         examples=["default"],
+    )
+    template: str | None = Field(
+        None,
+        description="The template to start from, by its id or its name, in place of an image.",
+        examples=["tools"],
     )
     size: str | None = Field(
         None,
@@ -182,6 +186,9 @@ class SessionBody(Answered):
         examples=[3],
     )
     image: str = Field(description="Torpor: the image that it was made from.", examples=["default"])
+    template: str | None = Field(
+        None, description="Torpor: the id of the template whose image that is, if it is one's."
+    )
     size: str = Field(description="Torpor: its size.", examples=["mars-2vcpu-1gb"])
     env: dict[str, str] | None = Field(
         None, description="Torpor: variables of its commands; shown to operators only."
