@@ -10,7 +10,8 @@ from typing import Any
 
 
 class Registry(ThreadingHTTPServer):
-    """Serves one layout as ``<any name>:<any tag>``. ``password`` None: to anybody."""
+    """Serves one layout as ``<any name>:<any tag>``. ``password`` None: to anybody. Content is
+    given while ``free`` is set."""
 
     def __init__(self, root: Path, password: str | None = None) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
@@ -19,6 +20,8 @@ class Registry(ThreadingHTTPServer):
         index = json.loads((root / "index.json").read_text())
         self.manifest = index["manifests"][0]
         self.endless = False
+        self.free = threading.Event()
+        self.free.set()
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -49,6 +52,7 @@ class Answer(BaseHTTPRequestHandler):
             except OSError:
                 pass
         else:
+            self.server.free.wait()
             self.answer(self.blob(parts[-1]), "application/octet-stream", parts[-1])
 
     def blob(self, digest: str) -> bytes:
@@ -60,9 +64,12 @@ class Answer(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         if digest:
             self.send_header("Docker-Content-Digest", digest)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
+        try:
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+        except OSError:  # whoever asked was killed
+            self.close_connection = True
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -77,6 +84,7 @@ def serving(layout: Path) -> Iterator[Registry]:
     try:
         yield server
     finally:
+        server.free.set()
         server.shutdown()
         thread.join()
         server.server_close()

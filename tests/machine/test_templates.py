@@ -33,26 +33,28 @@ def registry(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
         yield server
 
 
-def log(client: Client, build: str) -> str:
-    return client.read_template_build_log(client.get_template_build_log_url("tools", build))
+def log(client: Client, template: str, build: str) -> str:
+    return client.read_template_build_log(client.get_template_build_log_url(template, build))
 
 
 def test_a_template_is_built_through_a_kill_and_sessions_start_from_it(
     start: Start, registry: Registry
 ) -> None:
     host = f"127.0.0.1:{registry.server_port}"
+    registry.free.clear()
     with a_server(start, template_insecure_registries=host) as server:
         with server.waiting_client() as client:
             client.create_template("tools", f"{host}/team/tools:1")
             (build,) = client.list_template_builds("tools").items
             with pytest.raises(ConflictError, match="no image of it yet"):
                 client.create_session("early", template="tools")
-            until(lambda: " boot t-" in log(client, build.id), 300)
+            until(lambda: " fetching\n" in log(client, "tools", build.id), 300)
         asyncio.run(server.kill())
+        registry.free.set()
         asyncio.run(server.start())
         with server.waiting_client() as client:
             until(lambda: client.get_template("tools").status == "READY", 300)
-            said = log(client, build.id)
+            said = log(client, "tools", build.id)
             assert "begun anew" in said
             assert f"done: {registry.manifest['digest']}" in said
             (found,) = client.list_template_builds("tools").items
@@ -69,4 +71,11 @@ def test_a_template_is_built_through_a_kill_and_sessions_start_from_it(
             client.pause_session("first")
             assert client.run("first", ["cat", "/etc/alpine-release"]).stdout == b"3.20.0\n"
             destroy_all(client)
+            # One that is deleted in the middle leaves nothing.
+            registry.free.clear()
+            client.create_template("two", f"{host}/team/two")
+            (build,) = client.list_template_builds("two").items
+            until(lambda: " fetching\n" in log(client, "two", build.id), 300)
+            client.delete_template("two")
+            assert [*(images / "names").iterdir(), *(images / "disks").iterdir()] == []
         assert left_over(server) == []

@@ -10,7 +10,9 @@ from tests.sessions.world import WorldHost
 from tests.waiting import eventually
 from torpor.images import ImageError
 from torpor.sessions import ConflictError, InvalidError, Key, NewSession, NotFoundError
+from torpor.sessions.hosts import Built
 from torpor.sessions.template_model import NewTemplate, TemplateChanges, image_of
+from torpor.store import builds as builds_table
 from torpor.store.builds import MOST_LINES
 from torpor.store.records import Build, Status, Template
 
@@ -186,20 +188,37 @@ async def test_a_session_that_is_about_to_start_keeps_the_image(service: Service
 async def test_what_is_being_built_is_left_off_when_its_template_is_deleted(
     service: Service,
 ) -> None:
-    service.host.step = 0.2
+    service.host.step = 3600
     template, waiting = await made(service), await made(service, "two")
     await stands(service, template, "BUILDING")
+    await eventually(lambda: asyncio.sleep(0, service.host.calls), lambda c: "build_image" in c)
+    service.host.step = 0.0
     await service.sessions.templates.delete(waiting.id, ANN)
     await service.sessions.templates.delete(template.id, ANN)
-    service.host.step = 0.0
     third = await ready(service, "three")
     assert service.host.sources == [SOURCE, SOURCE]  # never that of the second one
     assert service.host.images() == [image_of(third.current_build or "")]
     assert "template.build_failed" not in await service.types()
     async with service.database.read() as conn:
-        from torpor.store import builds
+        assert await builds_table.unfinished(conn) == []
 
-        assert await builds.unfinished(conn) == []
+
+async def test_what_has_ended_with_its_template_neither_begins_nor_succeeds(
+    service: Service,
+) -> None:
+    service.host.step = 0.2
+    template = await made(service)
+    await stands(service, template, "BUILDING")
+    (build,) = await of(service, template)
+    await service.sessions.templates.delete("tools", ANN)
+    # What the deletion finds a moment too late to cancel it.
+    builder = service.sessions.templates._builder
+    assert not await builder._begin(build)
+    await builder._end(build, Built("sha256:0", 1, 1, 1, ()), "")
+    async with service.database.read() as conn:
+        left = await builds_table.get(conn, build.id)
+    assert left is not None
+    assert (left.status, left.error, left.manifest) == ("FAILED", "Its template was deleted.", None)
 
 
 async def test_a_build_that_a_stop_cuts_off_is_begun_anew(service: Service) -> None:

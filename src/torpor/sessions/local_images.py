@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from torpor.images import Asked, Image, ImageError, Maker, golden, import_image, open_image
+from torpor.images import Asked, Image, Maker, golden, import_image, open_image
 from torpor.images.names import DEFAULT, Names, imported_record
 from torpor.images.progress import Report, Step
 from torpor.images.references import Reference
@@ -26,7 +26,7 @@ class LocalImages:
         self._golden: dict[tuple[str, str], asyncio.Lock] = {}
 
     def check(self, image: str) -> None:
-        """Raise :exc:`ImageError` if there is no image of this name."""
+        """Raise :exc:`torpor.images.ImageError` if there is no image of this name."""
         if image != DEFAULT:
             Names(self._host.home).record(image)
 
@@ -55,12 +55,7 @@ class LocalImages:
             root = imported.image.root
             image = await _to_its_end(lambda: names.put(record, root, replace=True))
             await self._golden_of(image, size, tell)
-        if imported.manifest is None:
-            raise ImageError(
-                f"{source} was read, and has no manifest.",
-                "Its image is not used.",
-                "See that the registry serves an OCI image there.",
-            )
+        assert imported.manifest is not None  # registries have nothing without one
         return Built(
             imported.manifest, image.size_bytes, imported.content_bytes, imported.files,
             imported.notes,
