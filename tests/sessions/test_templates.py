@@ -342,6 +342,15 @@ async def test_a_build_is_found_at_its_own_template_alone(service: Service) -> N
             await call("three", build.id)
 
 
+async def test_what_is_no_text_in_the_words_of_a_registry_is_shown(service: Service) -> None:
+    service.host.refuse["build_image"] = ImageError("no \0 and no \udcff", "", "")
+    template = await stands(service, await made(service), "FAILED")
+    (build,) = await of(service, template)
+    assert build.error is not None
+    assert build.error.startswith("no \\0 and no \\udcff")
+    assert "no \\0 and no \\udcff" in await log(service, build)
+
+
 async def test_long_words_of_a_registry_are_cut(service: Service) -> None:
     service.host.refuse["build_image"] = ImageError("x" * 5000, "\n".join(["y"] * 3000), "")
     template = await stands(service, await made(service), "FAILED")

@@ -147,7 +147,7 @@ class Builder:
         except Exception as error:  # whatever it is, it is this build's, and the next one waits
             if not isinstance(error, (ImageError, VmError, StoreError, OSError)):
                 logger.exception("build %s failed in a way that was not foreseen", build.id)
-            words = str(error) or type(error).__name__
+            words = _writable(str(error) or type(error).__name__)
             await self._operations.until_taken(
                 "the failure of a build", lambda: self._end(build, None, words)
             )
@@ -208,7 +208,13 @@ class Builder:
 
     async def _say(self, conn: Transaction, build: Build, *words: str) -> None:
         for each in words:
-            await builds.add_line(conn, build.id, now(), each[:LONGEST_LINE])
+            await builds.add_line(conn, build.id, now(), _writable(each)[:LONGEST_LINE])
+
+
+def _writable(text: str) -> str:
+    """Return a text as databases can keep it: what a registry or an image says may have NUL in it,
+    and bytes that are no text."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
 def _summary(built: Built) -> str:

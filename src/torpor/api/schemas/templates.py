@@ -21,8 +21,8 @@ _REFERENCE = "registry.example.com/team/tools:1.4"
 class NewTemplateBody(Asked):
     """A template that is to be."""
 
-    name: str = Field(description=_NAME, examples=["tools"])
-    base_template: str = Field(description=_BASE, examples=["sandbox"])
+    name: str = Field(description=_NAME, examples=["tools"], max_length=256)
+    base_template: str = Field(description=_BASE, examples=["sandbox"], max_length=256)
     source_oci_ref: str = Field(description=_SOURCE, examples=[_REFERENCE], max_length=1024)
 
 
@@ -30,7 +30,7 @@ class TemplateChangesBody(Asked):
     """What a template is built of from now on. At least one key must be there; the same reference
     as before is asked for again, so a tag that has moved is followed."""
 
-    base_template: str | None = Field(None, description=_BASE, examples=["sandbox"])
+    base_template: str | None = Field(None, description=_BASE, examples=["sandbox"], max_length=256)
     source_oci_ref: str | None = Field(
         None, description=_SOURCE, examples=[_REFERENCE], max_length=1024
     )
