@@ -12,6 +12,7 @@ import pytest
 from tests.api.conftest import BASE, Api
 from tests.waiting import eventually
 from torpor.api.permissions import Permission, needs_of
+from torpor.images import ImageError
 from torpor.sessions.model import SYSTEM
 from torpor.store.errors import DiskError
 from torpor.store.records import Role, Status
@@ -33,6 +34,19 @@ async def failed(api: Api) -> str:
     found = str(made["session_id"])
     await eventually(lambda: api.sessions.get(found), lambda each: each.status is Status.FAILED)
     return found
+
+
+async def unbuilt(api: Api) -> str:
+    """Return the build of a template that came to nothing."""
+    said = path("template.build_failed")
+    api.host.refuse["build_image"] = ImageError(f"skopeo cannot read {said}.", "", "")
+    async with api.client() as client:
+        source = "registry.test/team/tools:1"
+        body = {"name": "tools", "base_template": "sandbox", "source_oci_ref": source}
+        await client.post("/templates", json=body)
+    await eventually(lambda: types(api), lambda found: "template.build_failed" in found)
+    _, page = await api.sessions.templates.builds("tools", 1)
+    return page.items[0].id
 
 
 async def troubled(api: Api) -> str:
@@ -74,7 +88,7 @@ async def facts_of(api: Api) -> None:
     api.host.facts = facts  # type: ignore[method-assign]
 
 
-async def read_all(api: Api, role: Role, session: str) -> str:
+async def read_all(api: Api, role: Role, session: str, build: str) -> str:
     """Return all that a role can read without using a session."""
     (checkpoint,), _ = await api.sessions.checkpoints(session)
     config = (await api.sessions.get(session)).config
@@ -87,7 +101,11 @@ async def read_all(api: Api, role: Role, session: str) -> str:
             if wanted.permission not in (Permission.READ, Permission.NONE) or "GET" not in methods:
                 continue
             where = str(route.path).format(  # type: ignore[attr-defined]
-                session_id=session, checkpoint_id=checkpoint.checkpoint, config_id=config
+                session_id=session,
+                checkpoint_id=checkpoint.checkpoint,
+                config_id=config,
+                template_id="tools",
+                build_id=build,
             )
             params = {"replay_only": "true"} if where.endswith(("/events", "/stream")) else {}
             if where == f"{BASE}/sessions":
@@ -99,6 +117,7 @@ async def read_all(api: Api, role: Role, session: str) -> str:
 
 async def test_why_something_failed_is_for_those_who_may_use_sessions(api: Api) -> None:
     await failed(api)
+    build = await unbuilt(api)
     session = await troubled(api)
     await facts_of(api)
 
@@ -108,20 +127,21 @@ async def test_why_something_failed_is_for_those_who_may_use_sessions(api: Api) 
     api.host.statistics = statistics  # type: ignore[method-assign]
     roles: tuple[Role, ...] = ("operator", "admin")
     for role in roles:
-        said = await read_all(api, role, session)
+        said = await read_all(api, role, session, build)
         for name in (
             "session.failed", "session.detached", "session.held", "snapshot.not_durable",
-            "snapshot.lost", "why", "jail", "statistics",
+            "snapshot.lost", "template.build_failed", "why", "jail", "statistics",
         ):  # fmt: skip
             assert path(name) in said, (role, name)
     roles = ("viewer", "approver")
     for role in roles:
-        said = await read_all(api, role, session)
+        said = await read_all(api, role, session, build)
         assert HOME not in said
         for seen in (
             "SESSION_STATUS_FAILED",
             "snapshot.lost",
             "operation.failed",
+            "template.build_failed",
             "machine_failed",
         ):
             assert seen in said, (role, seen)

@@ -13,7 +13,7 @@ from tests.store.made import later
 from torpor.api.bearers import Caller
 from torpor.api.permissions import Permission, needs
 from torpor.api.requests import SIGNED
-from torpor.api.routes import BASE, router
+from torpor.api.routes import BASE, router, signed_router
 from torpor.api.signing import Signed, Signer
 from torpor.api.wiring import signed
 from torpor.sessions.model import Actor
@@ -139,3 +139,23 @@ async def test_the_log_does_not_tell_it(api: Api, caplog: pytest.LogCaptureFixtu
     (line,) = [each for each in caplog.records if "fields" in each.__dict__]
     assert secret not in line.getMessage() + repr(line.__dict__["fields"])
     assert line.__dict__["fields"]["route"] == f"{BASE}/signed/{{text}}"
+
+
+async def test_what_was_signed_says_which_of_two_routes_of_one_path_serves_it(api: Api) -> None:
+    for purpose in ("test.one", "test.two"):
+        of = signed_router("test", purpose)
+
+        @of.get("/signed/{text}", name=purpose)
+        @needs(Permission.READ)
+        async def read(allowed: Annotated[Signed, signed(purpose)]) -> dict[str, Any]:
+            return {"for": allowed.purpose}
+
+        api.app.router.routes.extend(of.routes)
+    who = api.bearers.find(api.tokens["viewer"])
+    assert who is not None
+    async with api.client(None) as client:
+        for purpose in ("test.two", "test.one"):
+            path = api.signer.path(purpose, who, {}, seconds=60).removeprefix(BASE)
+            assert (await client.get(path)).json() == {"for": purpose}
+        path = api.signer.path("test.three", who, {}, seconds=60).removeprefix(BASE)
+        assert (await client.get(path)).status_code == 404

@@ -187,6 +187,38 @@ def checkpoint(number: int = 1, **changes: Any) -> dict[str, Any]:
     }
 
 
+def template(name: str = "tools", **changes: Any) -> dict[str, Any]:
+    """Return a template as the API has it."""
+    image = {"registry": "r.test", "repository": "team/tools", "tag": "1"}
+    return {
+        "template_id": "6c1f0f6e-3c1b-4c55-9a8e-7f0b2f1a9c1e",
+        "name": name,
+        "status": "TEMPLATE_STATUS_READY",
+        "created_at": AT,
+        "updated_at": AT,
+        "spec": {"base_template": "sandbox", "image": image},
+        "current_build_id": "build-1",
+        **changes,
+    }
+
+
+def build(number: int = 1, **changes: Any) -> dict[str, Any]:
+    """Return a build of a template as the API has it."""
+    digest = "sha256:" + "0f" * 32
+    image = {"registry": "r.test", "repository": "team/tools", "tag": "1", "digest": digest}
+    return {
+        "build_id": f"build-{number}",
+        "template_id": template()["template_id"],
+        "name": "tools",
+        "status": "SUCCEEDED",
+        "created_at": AT,
+        "updated_at": AT,
+        "spec": {"base_template": "sandbox", "image": image},
+        "image": f"t-build-{number}",
+        **changes,
+    }
+
+
 def event_id(number: int) -> str:
     """Return a ULID."""
     return f"01JT9Q0M7V3WZ2K4N8XG5{number:05d}"

@@ -1,80 +1,20 @@
-"""Imports from a registry: a small one on the loopback, of what the distribution's API needs."""
+"""Imports from a registry: a small one on the loopback."""
 
 import asyncio
 import base64
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.images.oci_builder import Member, layer, layout
+from tests.images.registry import Registry, serving
 from torpor.images import Asked, HostileImageError, ImageError, Imported, import_image, silent
 from torpor.images.authorities import Authorities
 from torpor.images.ext4_read import Disk
 from torpor.images.layers import Limits
-
-
-class Registry(ThreadingHTTPServer):
-    """Serves one layout as ``<any name>:<any tag>``. ``password`` None: to anybody."""
-
-    def __init__(self, root: Path, password: str | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), Answer)
-        self.root = root
-        self.password = password
-        index = json.loads((root / "index.json").read_text())
-        self.manifest = index["manifests"][0]
-        self.endless = False
-
-
-class Answer(BaseHTTPRequestHandler):
-    server: Registry
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        wanted = self.server.password
-        if wanted is not None and self.headers.get("Authorization") != f"Basic {wanted}":
-            self.send_response(401)
-            self.send_header("WWW-Authenticate", 'Basic realm="test"')
-            self.end_headers()
-            return
-        parts = self.path.strip("/").split("/")
-        if parts == ["v2"]:
-            self.answer(b"{}", "application/json")
-        elif parts[-2] == "manifests":
-            digest = self.server.manifest["digest"]
-            self.answer(self.blob(digest), self.server.manifest["mediaType"], digest)
-        elif self.server.endless and self.command == "GET":
-            self.send_response(200)
-            self.end_headers()
-            try:
-                while True:
-                    self.wfile.write(bytes(1 << 20))
-            except OSError:
-                pass
-        else:
-            self.answer(self.blob(parts[-1]), "application/octet-stream", parts[-1])
-
-    def blob(self, digest: str) -> bytes:
-        return (self.server.root / "blobs/sha256" / digest.removeprefix("sha256:")).read_bytes()
-
-    def answer(self, content: bytes, media_type: str, digest: str = "") -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", media_type)
-        self.send_header("Content-Length", str(len(content)))
-        if digest:
-            self.send_header("Docker-Content-Digest", digest)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 @pytest.fixture
@@ -82,13 +22,8 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
     source = layout(
         tmp_path / "oci", layer(Member(b"from-afar", content=b"x")), config={"Cmd": ["/run"]}
     )
-    server = Registry(source)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(source) as server:
+        yield server
 
 
 def fetched(tmp_path: Path, registry: Registry, **options: Any) -> Imported:

@@ -31,6 +31,7 @@ NEW = st.builds(
     NewSession,
     name=st.none() | st.just("one"),
     image=st.none() | st.sampled_from(["default", "debian-12"]),
+    template=st.none() | st.sampled_from(["tools", "t"]),
     size=st.none() | st.sampled_from(["mars-1vcpu-1gb", "mars-2vcpu-1gb"]),
     env=st.dictionaries(st.from_regex(r"[A-Z]{1,8}", fullmatch=True), TEXT, max_size=4),
     labels=st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), TEXT, max_size=4),

@@ -6,13 +6,15 @@ its number: a count that only :meth:`WorldHost.count` changes, and that a snapsh
 """
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torpor.images import ImageError
-from torpor.sessions.hosts import End, Facts, Inventory, Kept, Running, Start, StartEvent
+from torpor.images.references import Reference
+from torpor.sessions.hosts import Built, End, Facts, Inventory, Kept, Running, Start, StartEvent
 from torpor.vm import MIB, FreezeError, MachineDiedError, SnapshotError
 from torpor.vm.new_snapshot import new_id
 from torpor.vm.usage import Usage
@@ -31,12 +33,14 @@ class WorldHost:
         self.refuse: dict[str, Exception] = {}
         self.refuse_always: dict[str, Exception] = {}
         self.calls: list[str] = []
+        self.sources: list[str] = []
+        """What was asked of registries."""
         self.memory = 100_000 * MIB
         self.holding: str | None = None
         self.left: dict[str, End] = {}
         self._ends: list[Callable[[End], None]] = []
         self._reboots: list[Callable[[Running], None]] = []
-        for kind in ("machines", "snapshots"):
+        for kind in ("machines", "snapshots", "images"):
             (root / kind).mkdir(parents=True, exist_ok=True)
 
     # What there is
@@ -47,6 +51,8 @@ class WorldHost:
         except FileNotFoundError:
             if kind == "machines":
                 raise MachineDiedError(f"There is no machine {name}.") from None
+            if kind == "images":
+                raise ImageError(f"There is no image {name}.", "Nothing was done.", "") from None
             raise SnapshotError(f"There is no snapshot {name}.") from None
         except ValueError:
             raise SnapshotError(f"Snapshot {name} is damaged.") from None
@@ -90,6 +96,10 @@ class WorldHost:
         """Return the snapshots that there are."""
         return self._all("snapshots")
 
+    def images(self) -> list[str]:
+        """Return the images that were built."""
+        return self._all("images")
+
     def die(self, machine: str, cause: str = "crash", *, files: bool = False) -> None:
         """End a machine, as if by itself."""
         content = self._read("machines", machine)
@@ -123,6 +133,7 @@ class WorldHost:
     ) -> Start:
         await self._step("image_start")
         await report(f"boot {image}")
+        self.check_image(image)
         golden = f"golden-{image}-{size}"
         if golden not in self.snapshots():
             content = {"labels": {}, "parent": None, "durable": True, "memory": True, "count": 0}
@@ -130,8 +141,24 @@ class WorldHost:
         return Start(golden, {"env": {"IMAGE": image}, "user": "0", "working_dir": "/"})
 
     def check_image(self, image: str) -> None:
-        if image == "missing":
-            raise ImageError(f"There is no image {image}.", "Nothing was done.", "")
+        if image == "missing" or image.startswith("t-"):
+            self._read("images", image)
+
+    async def build_image(
+        self, source: Reference, name: str, size: str, report: Callable[[str], Awaitable[None]]
+    ) -> Built:
+        self.sources.append(source.wanted)
+        await report("fetching")
+        await self._step("build_image")
+        self._write("images", name, {"source": source.wanted})
+        await report(f"boot {name} at {size}")
+        await self._step("boot_image")
+        manifest = hashlib.sha256(source.wanted.encode()).hexdigest()
+        return Built(f"sha256:{manifest}", 8 << 30, 2 << 20, 12, ("it has no shell",))
+
+    async def forget_image(self, name: str) -> None:
+        await self._step("forget_image")
+        (self.root / "images" / name).unlink(missing_ok=True)
 
     async def start(
         self,

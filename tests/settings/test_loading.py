@@ -48,6 +48,7 @@ def test_each_setting_can_be_given_in_each_place(load: Callable[..., Settings]) 
         "default_image": "python",
         "default_size": "mars-1vcpu-1gb",
         "on_stop": "freeze",
+        "template_insecure_registries": "r.test:5000, [::1]",
     }
     for name in Settings.model_fields:
         value = other.get(name, 7)
@@ -56,6 +57,17 @@ def test_each_setting_can_be_given_in_each_place(load: Callable[..., Settings]) 
         assert load(**{name: value}) == expected
         assert load("", {f"TORPOR_{name.upper()}": str(value)}) == expected
         assert load(f"{name} = {value!r}") == expected
+
+
+def test_a_list_is_one_of_the_file_and_has_commas_elsewhere(load: Callable[..., Settings]) -> None:
+    name = "template_insecure_registries"
+    found = load(f'{name} = ["a.test", "b.test:1"]')
+    assert found.template_insecure_registries == ("a.test", "b.test:1")
+    found = load("", {"TORPOR_TEMPLATE_INSECURE_REGISTRIES": "a.test,b.test:1,"})
+    assert found.template_insecure_registries == ("a.test", "b.test:1")
+    for wrong in ("[1]", '["http://a.test"]', '["a.test/x"]', '["a b"]', "7", '[""]'):
+        with pytest.raises(SettingsError, match=f"{name} in .* allowed is a list of hosts"):
+            load(f"{name} = {wrong}")
 
 
 def test_what_is_empty_or_none_is_not_given(load: Callable[..., Settings]) -> None:

@@ -3,7 +3,18 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from torpor.store.records import Config, Event, Operation, Sample, Session, Snapshot, Status, Token
+from torpor.store.records import (
+    Build,
+    Config,
+    Event,
+    Operation,
+    Sample,
+    Session,
+    Snapshot,
+    Status,
+    Template,
+    Token,
+)
 
 START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -80,3 +91,30 @@ def sample(of: str, **rest: Any) -> Sample:
         "stored": 0,
     }
     return Sample(**filled | rest)
+
+
+def template(name: str, **rest: Any) -> Template:
+    filled = {
+        "id": f"id-of-{name}",
+        "name": name,
+        "created_at": START,
+        "updated_at": START,
+        "created_by": "someone",
+        "status": "PENDING",
+        "base": "sandbox",
+        "source": "registry.test/team/tools:1",
+    }
+    return Template(**filled | rest)
+
+
+def build(name: str, of: str, **rest: Any) -> Build:
+    filled = {
+        "id": name,
+        "template": of,
+        "created_at": START,
+        "updated_at": START,
+        "status": "PENDING",
+        "base": "sandbox",
+        "source": "registry.test/team/tools:1",
+    }
+    return Build(**filled | rest)

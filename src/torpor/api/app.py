@@ -28,6 +28,8 @@ from torpor.api import (
     ports,
     processes,
     sessions,
+    template_logs,
+    templates,
     tokens,
 )
 from torpor.api.answering import answer
@@ -51,6 +53,8 @@ RESOURCES: Sequence[ModuleType] = (
     sessions,
     policy,
     configs,
+    templates,
+    template_logs,
     checkpoints,
     execs,
     following,
@@ -102,7 +106,7 @@ def create_app(
         openapi_tags=[
             {"name": each.routes.tags[0], "description": _first_line(each)}
             for each in RESOURCES
-            if each not in (policy, following, archives, figures, document)
+            if each not in (policy, template_logs, following, archives, figures, document)
         ],
     )
     parts = Parts(service, bearers, settings, signer, metrics or Metrics(), copies)

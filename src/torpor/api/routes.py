@@ -9,6 +9,8 @@ from fastapi.params import Query
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 from torpor.api.bodies import JSON_TYPES, StrictRequest, media_type, unsupported
 from torpor.api.errors import RefusedError, invalid, refused
@@ -134,6 +136,20 @@ def _has_body(request: Request) -> bool:
 def router(tag: str, prefix: str = BASE) -> APIRouter:
     """Return a router for the routes of one resource."""
     return APIRouter(prefix=prefix, tags=[tag], route_class=Route, responses=errors(*EVERYWHERE))
+
+
+def signed_router(tag: str, purpose: str) -> APIRouter:
+    """Return a router for what URLs allow that were signed for one purpose. Those of others may
+    have the same path; which of them serves a request is said by what was signed."""
+
+    class OfPurpose(Route):
+        def matches(self, scope: Scope) -> tuple[Match, Scope]:
+            signed = scope["state"].get("signed")
+            if signed is not None and signed.purpose != purpose:
+                return Match.NONE, {}
+            return super().matches(scope)
+
+    return APIRouter(prefix=BASE, tags=[tag], route_class=OfPurpose, responses=errors(*EVERYWHERE))
 
 
 def open_router(tag: str) -> APIRouter:

@@ -112,7 +112,9 @@ async def _open(
     bearers = None
     if settings.authentication == "tokens":
         bearers = await stack.enter_async_context(_open_bearers(database, places.home))
-    host = await LocalHost.open(places.home, places.cache, report, lock)
+    host = await LocalHost.open(
+        places.home, places.cache, report, lock, settings.template_insecure_registries
+    )
     stack.push_async_callback(host.close)
     sessions = await Sessions.open(
         database,

@@ -79,6 +79,7 @@ def session_body(
         updated_at=record.updated_at,
         generation=record.generation,
         image=record.image,
+        template=record.template,
         size=record.size,
         env=record.env if shown else None,
         labels=record.labels,

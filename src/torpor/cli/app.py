@@ -10,6 +10,7 @@ from torpor.cli.image import app as image
 from torpor.cli.lab import app as lab
 from torpor.cli.running import run, working_places
 from torpor.cli.snapshot import app as snapshot
+from torpor.cli.template import app as template
 
 app = typer.Typer(
     name="torpor",
@@ -19,9 +20,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 HOST = "This host"
+SESSIONS = "Sessions"
 for part in (session, command, file, checkpoints, service, backup, log):
     app.add_typer(part.app)
-app.add_typer(config, name="config", rich_help_panel=session.PANEL)
+app.add_typer(config, name="config", rich_help_panel=SESSIONS)
+app.add_typer(template, name="template", rich_help_panel=SESSIONS)
 app.add_typer(image, name="image", rich_help_panel=HOST)
 app.add_typer(lab, name="lab", rich_help_panel=HOST)
 app.add_typer(snapshot, name="snapshot", rich_help_panel=HOST)

@@ -138,6 +138,12 @@ def serve(
     exec_output_limit_mib: Annotated[
         int | None, typer.Option(help="How much output an exec returns that is waited for.")
     ] = None,
+    template_insecure_registries: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST,...", help="Registries of templates that need not prove who they are."
+        ),
+    ] = None,
     print_unit: Annotated[
         bool,
         typer.Option("--print-unit", help="Only print the unit with which systemd runs it here."),

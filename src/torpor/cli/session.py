@@ -40,6 +40,12 @@ def create(
     image: Annotated[
         str | None, typer.Option(help="The image; `torpor image list` shows them.")
     ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "--template", "-t", help="A template, in place of an image: its name or its id."
+        ),
+    ] = None,
     size: Annotated[
         str | None, typer.Option(help="The size of its machine, as mars-2vcpu-1gb.")
     ] = None,
@@ -76,6 +82,8 @@ def create(
     """
     from torpor.cli.waiting import until_ready
 
+    if image is not None and template is not None:
+        raise typer.BadParameter("say --image, or --template", param_hint="--template")
     begun = time.monotonic()
     rest = image or size or env or label or keep_warm or idle_timeout is not None
     if config is not None and (rest or file):
@@ -91,6 +99,7 @@ def create(
         return client.create_session(
             name,
             image=image,
+            template=template,
             size=size,
             env=variables(env, "--env", environ=True) or None,
             labels=variables(label, "--label") or None,

@@ -121,6 +121,7 @@ def print_session(found: "api.Session") -> None:
         ("paused by", found.pause_reason or ""),
         ("failure", Text(found.failure or "", "red")),
         ("image", found.image),
+        ("template", found.template or ""),
         ("size", found.size),
         ("generation", str(found.generation)),
         ("created", when(found.created_at)),

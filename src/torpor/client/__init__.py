@@ -61,6 +61,7 @@ from torpor.client.records import (
 )
 from torpor.client.service_records import HostStatus, NewToken, Sample, Size, Token, Who
 from torpor.client.target import URL, is_local
+from torpor.client.template_records import Build, ImageReference, Template
 from torpor.client.tries import Patience
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ __all__ = [
     "AnswerError",
     "ApiError",
     "AsyncClient",
+    "Build",
     "Checkpoint",
     "Client",
     "ClientError",
@@ -89,6 +91,7 @@ __all__ = [
     "Gap",
     "History",
     "HostStatus",
+    "ImageReference",
     "InvalidError",
     "Item",
     "NewToken",
@@ -110,6 +113,7 @@ __all__ = [
     "Session",
     "Size",
     "TargetError",
+    "Template",
     "Terminal",
     "TimedOutError",
     "Token",

@@ -11,7 +11,7 @@ import httpx
 
 from torpor.client import transport
 from torpor.client.call import Answer, Call
-from torpor.client.calls import configs, execs, files, service, sessions, snapshots
+from torpor.client.calls import configs, execs, files, service, sessions, snapshots, templates
 from torpor.client.errors import ClientError, UnreachableError, api_error
 from torpor.client.following import Following, change_of
 from torpor.client.machine_records import FileChange
@@ -95,6 +95,16 @@ class AsyncClient:
     make_directory = async_method(files.make_directory)
     read_archive_pieces = async_pieces_method(files.read_archive_pieces)
     write_archive = async_method(files.write_archive)
+
+    create_template = async_method(templates.create_template)
+    list_templates = async_method(templates.list_templates)
+    get_template = async_method(templates.get_template)
+    update_template = async_method(templates.update_template)
+    delete_template = async_method(templates.delete_template)
+    list_template_builds = async_method(templates.list_template_builds)
+    get_template_build = async_method(templates.get_template_build)
+    get_template_build_log_url = async_method(templates.get_template_build_log_url)
+    read_template_build_log = async_method(templates.read_template_build_log)
 
     list_sizes = async_method(service.list_sizes)
     get_host = async_method(service.get_host)

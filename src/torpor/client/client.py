@@ -9,7 +9,7 @@ import httpx
 
 from torpor.client import transport
 from torpor.client.call import Answer, Call
-from torpor.client.calls import configs, execs, files, service, sessions, snapshots
+from torpor.client.calls import configs, execs, files, service, sessions, snapshots, templates
 from torpor.client.errors import ClientError, UnreachableError, api_error
 from torpor.client.following import Following, change_of
 from torpor.client.machine_records import FileChange
@@ -93,6 +93,16 @@ class Client:
     make_directory = method(files.make_directory)
     read_archive_pieces = pieces_method(files.read_archive_pieces)
     write_archive = method(files.write_archive)
+
+    create_template = method(templates.create_template)
+    list_templates = method(templates.list_templates)
+    get_template = method(templates.get_template)
+    update_template = method(templates.update_template)
+    delete_template = method(templates.delete_template)
+    list_template_builds = method(templates.list_template_builds)
+    get_template_build = method(templates.get_template_build)
+    get_template_build_log_url = method(templates.get_template_build_log_url)
+    read_template_build_log = method(templates.read_template_build_log)
 
     list_sizes = method(service.list_sizes)
     get_host = method(service.get_host)

@@ -54,6 +54,8 @@ class Session:
     last_event_at: datetime | None = None
     agent: str = "none"
     image: str = ""
+    template: str | None = None
+    """The id of the template whose image that is, if it is one's."""
     size: str = ""
     generation: int = 0
     env: Mapping[str, str] | None = None
@@ -89,6 +91,7 @@ def session(said: Said) -> Session:
         last_event_at=fields.perhaps_moment(said, "last_event_at"),
         agent=fields.text(said, "agent_kind", "none").removeprefix("AGENT_KIND_").lower(),
         image=fields.text(said, "image", ""),
+        template=fields.perhaps_text(said, "template"),
         size=fields.text(said, "size", ""),
         generation=fields.number(said, "generation", 0),
         env=None if env is None else fields.part(said, "env"),

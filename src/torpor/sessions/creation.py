@@ -17,6 +17,7 @@ from torpor.sessions.operations import Noted, Operations
 from torpor.sessions.room import Room
 from torpor.sessions.standing import GONE, Standing, insert_named
 from torpor.sessions.tasks import Tasks
+from torpor.sessions.templates import Templates
 from torpor.store import operations as operations_table
 from torpor.store import sessions
 from torpor.store.database import Database, Transaction
@@ -53,6 +54,7 @@ class Creation:
         lives: Lives,
         tasks: Tasks,
         standing: Standing,
+        templates: Templates,
         defaults: Defaults,
         starting: asyncio.Semaphore,
     ) -> None:
@@ -65,16 +67,18 @@ class Creation:
         self._lives = lives
         self._tasks = tasks
         self._standing = standing
+        self._templates = templates
         self._defaults = defaults
         self._starting = starting
         self._provisioning: set[asyncio.Task[None]] = set()
 
     async def create(self, new: NewSession, by: Actor, key: Key | None) -> Session:
         """Note a new session, and begin to start it. Raises :exc:`InvalidError`,
-        :exc:`ConflictError` if its name is taken, :exc:`NotFoundError` if its configuration is
-        gone, :exc:`NoRoomError`."""
+        :exc:`NotFoundError` if its configuration or its template is gone, :exc:`ConflictError` if
+        its name is taken or nothing of its template was built, :exc:`NoRoomError`."""
         check_new(new)
-        self._check_image(new.image or self._defaults.image)
+        if new.template is None:
+            self._check_image(new.image or self._defaults.image)
         return await self._operations.once(
             "create", by, key, lambda: self._create(new, by, key), self._created
         )
@@ -116,6 +120,9 @@ class Creation:
                 await self.check_room_for(conn, 1)
                 config = await self._configs.of_session(conn, new, session.name, by)
                 session = replace(session, config=config)
+                if new.template is not None:
+                    template, image = await self._templates.resolve(conn, new.template)
+                    session = replace(session, template=template, image=image)
                 await insert_named(conn, session)
                 await operations_table.insert(conn, operation)
                 await self._events.append(
@@ -208,6 +215,8 @@ class Creation:
             async def report(step: str) -> None:
                 await self._events.add("session.progress", session.id, SYSTEM, step=step)
 
+            if session.template is not None:
+                await self._templates.ensure(session.image, report)
             found = await self._host.image_start(session.image, session.size, report)
             snapshot, defaults = found.snapshot, found.defaults
         async with self._starting:

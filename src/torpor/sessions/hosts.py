@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from torpor.images.references import Reference
 from torpor.vm import GuestAgent, Statistics
 from torpor.vm.usage import Usage
 
@@ -23,6 +24,18 @@ class Start:
 
     snapshot: str
     defaults: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Built:
+    """An image that a host has made of what a registry has: the digest of that manifest, the bytes
+    that its disk has and those of its files, how many these are, and what should be known of it."""
+
+    manifest: str
+    size_bytes: int
+    content_bytes: int
+    files: int
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -102,6 +115,15 @@ class MachineHost(Protocol):
 
     def check_image(self, image: str) -> None:
         """Raise an error if there is no such image."""
+
+    async def build_image(
+        self, source: Reference, name: str, size: str, report: Callable[[str], Awaitable[None]]
+    ) -> Built:
+        """Make an image of what a registry has, in place of one of the same name, and boot it once
+        at a size; report each step in words. Cancelled, it may leave the image."""
+
+    async def forget_image(self, name: str) -> None:
+        """Remove an image that was built, if it is there. What came from it stays whole."""
 
     async def start(
         self,

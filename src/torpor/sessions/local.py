@@ -4,14 +4,15 @@ import asyncio
 import contextlib
 import os
 import platform
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 
-from torpor.images import Maker, golden, maker, open_image
-from torpor.images.names import DEFAULT, Names
+from torpor.images import Maker, maker
 from torpor.images.progress import Step
+from torpor.images.references import Reference
 from torpor.sessions.hosts import (
     SESSION,
+    Built,
     End,
     Facts,
     Inventory,
@@ -20,8 +21,8 @@ from torpor.sessions.hosts import (
     Start,
     StartEvent,
 )
+from torpor.sessions.local_images import LocalImages
 from torpor.vm import (
-    SIZES,
     GuestAgent,
     Host,
     HostError,
@@ -44,16 +45,16 @@ from torpor.vm.usage import Usage, outer_threads, take_usage
 class LocalHost:
     """A :class:`torpor.sessions.hosts.MachineHost` in this process."""
 
-    def __init__(self, maker: Maker, host: Host) -> None:
+    def __init__(self, maker: Maker, host: Host, insecure: Collection[str] = ()) -> None:
         self._maker = maker
         self._host = host
+        self._images = LocalImages(maker, host, insecure)
         self._vcpus: dict[str, tuple[int, frozenset[int]]] = {}
         """The process of a machine, and its vCPUs' threads."""
         self._asked: set[str] = set()
         """Machines that are being ended because somebody asked for it."""
         self._end_calls: list[Callable[[End], None]] = []
         self._reboot_calls: list[Callable[[Running], None]] = []
-        self._golden: dict[tuple[str, str], asyncio.Lock] = {}
         for machine in host.machines.values():
             self._follow(machine)
 
@@ -64,14 +65,16 @@ class LocalHost:
         cache: Path,
         report: Callable[[Step], None],
         lock: int | None = None,
+        insecure: Collection[str] = (),
     ) -> "LocalHost":
         """Open the host whose machines are below ``home``, and adopt those that run. ``lock`` is
-        the home's, if the caller holds it.
+        the home's, if the caller holds it; ``insecure`` are registries that need not prove who they
+        are.
 
         Raises :exc:`torpor.vm.VmError` and :exc:`torpor.images.ImageError`.
         """
         made = await maker(cache, report)
-        return cls(made, await made.open_host(home, lock=lock))
+        return cls(made, await made.open_host(home, lock=lock), insecure)
 
     @property
     def store(self) -> Store:
@@ -87,40 +90,18 @@ class LocalHost:
     async def image_start(
         self, image: str, size: str, report: Callable[[str], Awaitable[None]]
     ) -> Start:
-        loop = asyncio.get_running_loop()
-        said: asyncio.Queue[str] = asyncio.Queue()
-
-        def tell(step: Step) -> None:
-            loop.call_soon_threadsafe(said.put_nowait, step.name)
-
-        async def pass_on() -> None:
-            last = ""
-            while True:
-                words = await said.get()
-                if words != last:
-                    await report(words)
-                last = words
-
-        passing = asyncio.create_task(pass_on(), name="progress of an image")
-        try:
-            found = await open_image(self._maker.cache, self._host.home, image, tell)
-            lock = self._golden.setdefault((found.digest, size), asyncio.Lock())
-            async with lock:  # the store's own lock serves programs, not tasks
-                snapshot = await golden(self._maker, found, SIZES[size], tell)
-        finally:
-            passing.cancel()
-            await asyncio.gather(passing, return_exceptions=True)
-        config = found.config
-        defaults = {
-            "env": dict(config.env),
-            "user": config.user or "0",
-            "working_dir": config.working_dir,
-        }
-        return Start(snapshot, defaults)
+        return await self._images.start(image, size, report)
 
     def check_image(self, image: str) -> None:
-        if image != DEFAULT:
-            Names(self._host.home).record(image)
+        self._images.check(image)
+
+    async def build_image(
+        self, source: Reference, name: str, size: str, report: Callable[[str], Awaitable[None]]
+    ) -> Built:
+        return await self._images.build(source, name, size, report)
+
+    async def forget_image(self, name: str) -> None:
+        await self._images.forget(name)
 
     # Machines
 

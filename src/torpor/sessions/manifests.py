@@ -29,7 +29,7 @@ and Slack, keys of Amazon, private keys."""
 def canonical(new: NewSession) -> dict[str, Any]:
     """Return the canonical form of a manifest. The name is not part of it."""
     metadata = _said(labels=dict(new.labels), description=new.description)
-    sandbox = _said(sizeSlug=new.size, idleTimeoutSeconds=new.idle_timeout)
+    sandbox = _said(sizeSlug=new.size, template=new.template, idleTimeoutSeconds=new.idle_timeout)
     own = _said(image=new.image, keepWarm=new.keep_warm, metadata=dict(new.metadata))
     if new.idle_timeout == 0:  # there 0 is the server's own, here it is never
         own["idleTimeoutSeconds"] = 0
@@ -58,6 +58,7 @@ def of_canonical(document: Mapping[str, Any], name: str | None, config: str) -> 
     return NewSession(
         name=name,
         image=own.get("image"),
+        template=sandbox.get("template"),
         size=sandbox.get("sizeSlug"),
         env=spec.get("env", {}),
         labels=metadata.get("labels", {}),

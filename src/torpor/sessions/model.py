@@ -15,6 +15,8 @@ FLAT = "agents.digitalocean.com/flat.v1"
 ENVELOPE = "agents.digitalocean.com/v1alpha1"
 """The two formats of manifests: with all keys side by side, and the older one with ``apiVersion``
 and ``spec``."""
+NO_TEMPLATE = "coding"
+"""What stands in the older format for no template; so none can be called so."""
 NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9._-]{0,62}[a-zA-Z0-9])?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LABEL = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9._/-]{0,61}[a-zA-Z0-9])?")
@@ -72,6 +74,8 @@ class NewSession:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     idle_timeout: int | None = None
     keep_warm: bool = False
+    template: str | None = None
+    """The id or the name of a template, in place of an image."""
     config: str | None = None
     description: str = ""
     version: str = FLAT
@@ -127,6 +131,11 @@ def check_new(new: NewSession) -> None:
     if new.size is not None and new.size not in SIZES:
         raise InvalidError(
             f"There is no size {new.size!r}.", todo=f"The sizes are {', '.join(SIZES)}."
+        )
+    if new.image is not None and new.template is not None:
+        raise InvalidError(
+            "A session starts from an image or from a template, and not from both.",
+            todo="Leave out image, or template.",
         )
     check_env(new.env)
     check_labels(new.labels)

@@ -34,6 +34,7 @@ from torpor.sessions.room import Room, RoomLimits
 from torpor.sessions.snapshots import Snapshots
 from torpor.sessions.standing import GONE, RUNS, Standing, name_taken, no_session
 from torpor.sessions.tasks import Tasks
+from torpor.sessions.templates import Templates
 from torpor.sessions.use import InUse, Uses
 from torpor.sessions.watch import Keeping, Watch
 from torpor.store import events as events_table
@@ -82,9 +83,12 @@ class Sessions:
             database, host, self._endings, self.events, self._snapshots, self._room, self._lives
         )
         self.configs = Configs(database, self.events, operations)
+        self.templates = Templates(
+            database, host, self.events, operations, self._tasks, defaults.size
+        )
         self._creation = Creation(
             database, host, self.events, operations, self.configs, self._room, self._lives,
-            self._tasks, self._standing, defaults, starting,
+            self._tasks, self._standing, self.templates, defaults, starting,
         )  # fmt: skip
         self._lifecycle = Lifecycle(
             database, host, self.events, operations, self._snapshots, self._room, self._lives,
@@ -139,6 +143,7 @@ class Sessions:
         )  # fmt: skip
         self.report = await reconciler.run()
         self._watching = asyncio.create_task(self._watch.run(), name="watch over the sessions")
+        self.templates.begin()
 
     async def close(
         self, *, freeze: bool = False, enough: Callable[[], bool] = lambda: False
@@ -153,6 +158,7 @@ class Sessions:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+        await self.templates.close()
         await self._creation.stop_provisioning()
         if freeze:
             await self._freeze_all(enough)

@@ -64,6 +64,8 @@ def allowed(name: str) -> str:
 
 def written(value: object) -> str:
     """Return a default as it is written in the file."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(written, value))}]"
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 

@@ -1,14 +1,21 @@
 """What can be set of the server: names, values that are allowed, defaults, and what each does."""
 
+import re
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from torpor.settings.places import Places
 
+REGISTRY = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.-]+)(:[0-9]{1,5})?")
 PREFIX = "TORPOR_"
 """What the names of environment variables begin with."""
 
@@ -17,6 +24,15 @@ def _no_truth(value: Any) -> Any:
     # To Python true is 1.
     if isinstance(value, bool):
         raise ValueError("true and false are no numbers")
+    return value
+
+
+def _registries(value: Any) -> Any:
+    """Take `a,b` for a list of two."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return tuple(value)
     return value
 
 
@@ -117,6 +133,18 @@ class Settings(BaseSettings):
         "that waits for its end, in MiB each. (A streamed exec has no such limit.)",
     )
 
+    template_insecure_registries: Annotated[
+        tuple[str, ...], NoDecode, BeforeValidator(_registries)
+    ] = Field(
+        (),
+        description="Registries that templates may be built from without proving who they are: by"
+        " plain HTTP, or with a certificate that nobody vouches for.",
+        json_schema_extra={
+            "allowed": "a list of hosts, each with its port if that is not the usual one, as"
+            ' ["127.0.0.1:5000"]; in the environment and as a flag with commas between them'
+        },
+    )
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -133,6 +161,14 @@ class Settings(BaseSettings):
     @classmethod
     def _has_address_and_port(cls, value: str) -> str:
         parsed_address(value)
+        return value
+
+    @field_validator("template_insecure_registries")
+    @classmethod
+    def _are_registries(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            if not REGISTRY.fullmatch(each):
+                raise ValueError(f"{each!r} is not a host with or without a port")
         return value
 
     @model_validator(mode="after")

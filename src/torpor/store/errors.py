@@ -39,13 +39,14 @@ class BusyError(StoreError):
 
 
 class NameTakenError(StoreError):
-    """A session that lives has the name. ``holder`` is its id."""
+    """A session that lives, or a template, has the name. ``holder`` is its id."""
 
-    def __init__(self, name: str, holder: str) -> None:
+    def __init__(self, name: str, holder: str, what: str = "session") -> None:
+        end = "destroy" if what == "session" else "delete"
         super().__init__(
-            f"The name {name!r} is that of session {holder}.",
+            f"The name {name!r} is that of {what} {holder}.",
             state="Nothing was changed.",
-            todo="Take another name, or destroy that session first.",
+            todo=f"Take another name, or {end} that {what} first.",
         )
         self.name = name
         self.holder = holder

@@ -68,6 +68,8 @@ class Session:
     """What its image says of commands in it: ``env``, ``user``, ``working_dir``."""
     config: str | None = None
     """The configuration that it was made of."""
+    template: str | None = None
+    """The template that its image was built for."""
 
 
 @dataclass(frozen=True)
@@ -202,3 +204,54 @@ class Sample:
     resident: int
     private: int
     stored: int
+
+
+TemplateStatus = Literal["PENDING", "BUILDING", "READY", "FAILED"]
+
+
+@dataclass(frozen=True)
+class Template:
+    """An image of a team's own, by name. ``base`` is what it is to be put on, ``source`` where in
+    which registry it is, and ``current_build`` the build that new sessions start from."""
+
+    id: str
+    name: str
+    created_at: datetime
+    updated_at: datetime
+    created_by: str
+    status: TemplateStatus
+    base: str
+    source: str
+    current_build: str | None = None
+    deleted_at: datetime | None = None
+
+
+BuildStatus = Literal["PENDING", "BUILDING", "SUCCEEDED", "FAILED"]
+
+
+@dataclass(frozen=True)
+class Build:
+    """One making of a template's image, of what ``base`` and ``source`` were then. ``manifest`` is
+    the digest of what the registry had, ``image`` the host's name of the image from when the host
+    may have it until it has forgotten it."""
+
+    id: str
+    template: str
+    created_at: datetime
+    updated_at: datetime
+    status: BuildStatus
+    base: str
+    source: str
+    manifest: str | None = None
+    image: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of what was told while a template was built; the first one has the number 1."""
+
+    build: str
+    number: int
+    at: datetime
+    text: str

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Select, Table, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from torpor.store.records import Config, Operation, Session, Snapshot, Token
+from torpor.store.records import Build, Config, Operation, Session, Snapshot, Template, Token
 
 T = TypeVar("T")
-C = TypeVar("C", Session, Config, Snapshot, Operation, Token)
+C = TypeVar("C", Session, Config, Snapshot, Operation, Token, Template, Build)
 
 
 def values(record: Any) -> dict[str, Any]:

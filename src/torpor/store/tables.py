@@ -63,6 +63,7 @@ sessions = Table(
     Column("last_event_at", Moment),
     Column("defaults", Document, nullable=False),
     Column("config", Text),
+    Column("template", Text),
 )
 Index("ix_sessions_created_at_id", sessions.c.created_at, sessions.c.id)
 Index("ix_sessions_status_created_at_id", sessions.c.status, sessions.c.created_at, sessions.c.id)
@@ -208,3 +209,57 @@ samples = Table(
     Column("stored", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
+
+templates = Table(
+    "templates",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("base", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("current_build", Text),
+    Column("deleted_at", Moment),
+)
+Index("ix_templates_created_at_id", templates.c.created_at, templates.c.id)
+Index(
+    "uq_templates_held_name",
+    func.lower(templates.c.name),
+    unique=True,
+    sqlite_where=templates.c.deleted_at.is_(None),
+)
+
+template_builds = Table(
+    "template_builds",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("template", Text, ForeignKey("templates.id"), nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Column("status", Text, nullable=False, index=True),
+    Column("base", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("manifest", Text),
+    Column("image", Text),
+    Column("error", Text),
+)
+Index(
+    "ix_template_builds_template_created_at_id",
+    template_builds.c.template,
+    template_builds.c.created_at,
+    template_builds.c.id,
+)
+
+template_lines = Table(
+    "template_lines",
+    metadata,
+    Column("build", Text, ForeignKey("template_builds.id"), primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("text", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""What was told while a template was built, line by line."""

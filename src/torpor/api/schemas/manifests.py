@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from torpor.api.schemas.body import Asked
 from torpor.sessions.manifests import OWN
-from torpor.sessions.model import NewSession
+from torpor.sessions.model import NO_TEMPLATE, NewSession
 
 LATER = {
     "budget": "needs the ledger, which this version does not have",
@@ -24,7 +24,6 @@ LATER = {
     "resume_on_topoff": "needs a balance that can be topped up, which Torpor does not have",
     "secrets": "needs the gateway, which this version does not have",
     "skills": "needs an agent, and this version runs none",
-    "template": "is not known; image names the image",
     "tools": "needs the gateway, which this version does not have",
 }
 """Keys that others know, and why they are refused here."""
@@ -72,6 +71,11 @@ class NewSessionBody(Asked):
         None,
         description="Torpor: the image to start from; the server's default if left out.",
         examples=["default"],
+    )
+    template: str | None = Field(
+        None,
+        description="The template to start from, by its id or its name, in place of an image.",
+        examples=["tools"],
     )
     size: str | None = Field(
         None,
@@ -160,8 +164,10 @@ class EnvelopeSandbox(Asked):
         ge=0,
         description="After how many seconds without use it pauses; 0 is the server's default.",
     )
-    template: Literal["", "coding"] = Field(
-        default="", description="Only empty: no template is chosen."
+    template: str = Field(
+        default="",
+        description="The template to start from, by its id or its name. Empty, and `coding`, which"
+        " is what others begin with, choose none.",
     )
     persistent_workspace: Literal[False] = Field(
         default=False,
@@ -227,6 +233,7 @@ class EnvelopeBody(Asked):
         return NewSession(
             name=self.metadata.name,
             image=own.image,
+            template=None if sandbox.template == NO_TEMPLATE else sandbox.template or None,
             size=sandbox.size or None,
             env=self.spec.env,
             labels=self.metadata.labels,

@@ -133,6 +133,9 @@ class SessionBody(Answered):
         examples=[3],
     )
     image: str = Field(description="Torpor: the image that it was made from.", examples=["default"])
+    template: str | None = Field(
+        None, description="Torpor: the id of the template whose image that is, if it is one's."
+    )
     size: str = Field(description="Torpor: its size.", examples=["mars-2vcpu-1gb"])
     env: dict[str, str] | None = Field(
         None, description="Torpor: variables of its commands; shown to operators only."

@@ -23,6 +23,7 @@ def create_session(
     name: str | None = None,
     *,
     image: str | None = None,
+    template: str | None = None,
     size: str | None = None,
     env: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
@@ -34,14 +35,16 @@ def create_session(
 ) -> Call[Session]:
     """Create a session. It is PROVISIONING at first; ``wait`` returns once it is READY.
 
-    ``env`` is in the environment of all its commands; ``idle_timeout`` is in seconds, 0 never.
-    Raises :exc:`ConflictError` if a live session has the name, :exc:`UnavailableError` if there is
-    no room for its machine.
+    It starts from an ``image``, or from a ``template``: its id or its name. ``env`` is in the
+    environment of all its commands; ``idle_timeout`` is in seconds, 0 never. Raises
+    :exc:`ConflictError` if a live session has the name or nothing of the template was built,
+    :exc:`UnavailableError` if there is no room for its machine.
     """
     return _created(
         document(
             name=name,
             image=image,
+            template=template,
             size=size,
             env=None if env is None else dict(env),
             labels=None if labels is None else dict(labels),

@@ -1,0 +1,235 @@
+"""The commands of ``torpor template``: images of registries, for sessions to start from."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torpor.cli.server import Form, Host, Output, ask
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from torpor import client as api
+
+app = typer.Typer(
+    help="Templates: images of a registry, for sessions to start from.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The template: its name or its id.")]
+Wait = Annotated[bool, typer.Option(help="Wait until it is built.")]
+Watch = Annotated[
+    bool, typer.Option("--watch", "-w", help="Go on with what happens, until Ctrl-C.")
+]
+BASES = "What the image is put on: sandbox or coding-base."
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call it.")],
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="REFERENCE", help="The image: registry/repository:tag or @sha256:..."
+        ),
+    ],
+    base: Annotated[str, typer.Option(help=BASES)] = "sandbox",
+    wait: Wait = True,
+    host: Host = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """Make a template of an image in a registry, and wait until it is built.
+
+    The server fetches it, with its own log-ins. Exit status 1 if it fails.
+    """
+    _built(host, output, wait, lambda client: client.create_template(name, source, base=base))
+
+
+@app.command()
+def update(
+    template: Name,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="REFERENCE", help="Another image; else the same again."),
+    ] = None,
+    base: Annotated[str | None, typer.Option(help=BASES)] = None,
+    wait: Wait = True,
+    host: Host = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """Build a template anew: of another image, or of what the tag of the same one names by now.
+
+    Sessions start from what was built last until it has succeeded.
+    """
+
+    def work(client: "api.Client") -> "api.Template":
+        said = source
+        if source is None and base is None:
+            said = str(client.get_template(template).source)
+        return client.update_template(template, source=said, base=base)
+
+    _built(host, output, wait, work)
+
+
+def _built(
+    host: str | None,
+    output: Form,
+    wait: bool,
+    work: "Callable[[api.Client], api.Template]",
+) -> None:
+    """Begin a build, wait for it if that is wanted, and say what came of it."""
+    from torpor.cli.harmless import harmless
+    from torpor.cli.template_watch import until_built
+
+    def both(client: "api.Client") -> "tuple[api.Template, api.Build | None]":
+        made = work(client)
+        return made, until_built(client, made) if wait else None
+
+    made, build = ask(host, both)
+    failed = build is not None and build.status != "SUCCEEDED"
+    if output is Form.JSON:
+        _print_json({"template": made, "build": build})
+    elif build is None:
+        typer.echo(f"{made.name} is to be built; `torpor template logs {made.name}` tells of it.")
+    elif failed:
+        typer.echo(harmless(f"{made.name} was not built. {build.error or ''}".rstrip()))
+    else:
+        typer.echo(f"{made.name} is built of {build.source}.")
+        typer.echo(f"Use it: torpor create --template {made.name}")
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command("list")
+def list_(host: Host = None, output: Output = Form.TABLE) -> None:
+    """List the templates, the newest first."""
+    from torpor.cli.template_tables import print_templates
+
+    def found(client: "api.Client") -> "list[api.Template]":
+        templates: list[api.Template] = []
+        after: str | None = None
+        while True:
+            page = client.list_templates(limit=200, after=after)
+            templates += page.items
+            after = page.next
+            if after is None:
+                return templates
+
+    templates = ask(host, found)
+    if output is Form.JSON:
+        _print_json(templates)
+    else:
+        print_templates(templates)
+
+
+@app.command()
+def show(
+    template: Name, watch: Watch = False, host: Host = None, output: Output = Form.TABLE
+) -> None:
+    """Show one template, and how its newest build stands."""
+    from torpor.cli.tables import console
+    from torpor.cli.template_tables import template_table
+    from torpor.cli.template_watch import newest_build
+
+    def draw(client: "api.Client") -> "RenderableType":
+        return template_table(client.get_template(template), newest_build(client, template))
+
+    _check_watched(watch, output)
+    if watch:
+        _watch(host, template, draw)
+    elif output is Form.JSON:
+        _print_json(ask(host, lambda client: client.get_template(template)))
+    else:
+        console().print(ask(host, draw))
+
+
+@app.command()
+def rm(
+    templates: Annotated[
+        list[str], typer.Argument(metavar="TEMPLATE...", help="Templates: names or ids.")
+    ],
+    host: Host = None,
+) -> None:
+    """Delete templates and their images. Sessions that were started from them live on."""
+
+    def work(client: "api.Client") -> None:
+        for found in [client.get_template(each) for each in templates]:
+            client.delete_template(found.id)
+            typer.echo(f"{found.name} is deleted.")
+
+    ask(host, work)
+
+
+@app.command()
+def builds(
+    template: Name,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=200, help="How many.")] = 20,
+    watch: Watch = False,
+    host: Host = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """List the builds of a template, the newest first."""
+    from torpor.cli.tables import console
+    from torpor.cli.template_tables import builds_table
+
+    def draw(client: "api.Client") -> "RenderableType":
+        return builds_table(client.list_template_builds(template, limit=limit).items)
+
+    _check_watched(watch, output)
+    if watch:
+        _watch(host, template, draw)
+    elif output is Form.JSON:
+        found = ask(host, lambda client: client.list_template_builds(template, limit=limit))
+        _print_json(found.items)
+    else:
+        console().print(ask(host, draw))
+
+
+@app.command()
+def logs(
+    template: Name,
+    build: Annotated[
+        str | None, typer.Argument(metavar="[BUILD]", help="The build; else the newest.")
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on until the build has ended.")
+    ] = False,
+    host: Host = None,
+) -> None:
+    """Print what was told of a build of a template, line by line."""
+    from torpor.cli.harmless import harmless
+    from torpor.cli.template_watch import Log, newest_build
+
+    def write(line: str) -> None:
+        typer.echo(harmless(line))
+
+    def work(client: "api.Client") -> None:
+        which = build
+        if which is None:
+            newest = newest_build(client, template)
+            assert newest is not None  # to make a template is to begin one
+            which = newest.id
+        log = Log(client, template, which)
+        if watch:
+            log.follow(write)
+        else:
+            log.print_new(write)
+
+    ask(host, work)
+
+
+def _watch(host: str | None, template: str, draw: "Callable[[api.Client], RenderableType]") -> None:
+    from torpor.cli.template_watch import keep_showing
+
+    ask(host, lambda client: keep_showing(client, client.get_template(template).id, draw))
+
+
+def _check_watched(watch: bool, output: Form) -> None:
+    if watch and output is Form.JSON:
+        raise typer.BadParameter("only with a table", param_hint="--watch")
+
+
+def _print_json(value: object) -> None:
+    from torpor.cli.session_tables import plain
+    from torpor.cli.tables import print_json
+
+    print_json(plain(value))

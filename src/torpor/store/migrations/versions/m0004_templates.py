@@ -1,0 +1,67 @@
+"""Templates and their builds."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+
+
+def upgrade() -> None:
+    op.create_table(
+        "templates",
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("created_at", sa.BigInteger, nullable=False),
+        sa.Column("updated_at", sa.BigInteger, nullable=False),
+        sa.Column("created_by", sa.Text, nullable=False),
+        sa.Column("status", sa.Text, nullable=False),
+        sa.Column("base", sa.Text, nullable=False),
+        sa.Column("source", sa.Text, nullable=False),
+        sa.Column("current_build", sa.Text),
+        sa.Column("deleted_at", sa.BigInteger),
+        sa.PrimaryKeyConstraint("id", name="pk_templates"),
+    )
+    op.create_index("ix_templates_created_at_id", "templates", ["created_at", "id"])
+    op.create_index(
+        "uq_templates_held_name",
+        "templates",
+        [sa.text("lower(name)")],
+        unique=True,
+        sqlite_where=sa.text("deleted_at IS NULL"),
+    )
+
+    op.create_table(
+        "template_builds",
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("template", sa.Text, nullable=False),
+        sa.Column("created_at", sa.BigInteger, nullable=False),
+        sa.Column("updated_at", sa.BigInteger, nullable=False),
+        sa.Column("status", sa.Text, nullable=False),
+        sa.Column("base", sa.Text, nullable=False),
+        sa.Column("source", sa.Text, nullable=False),
+        sa.Column("manifest", sa.Text),
+        sa.Column("image", sa.Text),
+        sa.Column("error", sa.Text),
+        sa.PrimaryKeyConstraint("id", name="pk_template_builds"),
+        sa.ForeignKeyConstraint(["template"], ["templates.id"], name="fk_template_builds_template"),
+    )
+    op.create_index(
+        "ix_template_builds_template_created_at_id",
+        "template_builds",
+        ["template", "created_at", "id"],
+    )
+    op.create_index("ix_template_builds_status", "template_builds", ["status"])
+
+    op.create_table(
+        "template_lines",
+        sa.Column("build", sa.Text, nullable=False),
+        sa.Column("number", sa.BigInteger, nullable=False),
+        sa.Column("at", sa.BigInteger, nullable=False),
+        sa.Column("text", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("build", "number", name="pk_template_lines"),
+        sa.ForeignKeyConstraint(["build"], ["template_builds.id"], name="fk_template_lines_build"),
+        sqlite_with_rowid=False,
+    )
+
+    op.add_column("sessions", sa.Column("template", sa.Text))
