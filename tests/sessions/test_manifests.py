@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torpor.api.bodies import Document
@@ -41,13 +41,17 @@ NEW = st.builds(
     description=TEXT,
 )
 
+CASES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
+
+@CASES
 @given(NEW)
 def test_what_a_manifest_asks_for_is_what_its_canonical_form_says(new: NewSession) -> None:
     document = canonical(new)
     assert of_canonical(document, new.name, "c") == replace(new, config="c")
 
 
+@CASES
 @given(NEW)
 def test_the_canonical_form_is_a_manifest_and_its_own(new: NewSession) -> None:
     document = canonical(new)
@@ -57,6 +61,7 @@ def test_the_canonical_form_is_a_manifest_and_its_own(new: NewSession) -> None:
     assert content_hash(canonical(read)) == content_hash(document)
 
 
+@CASES
 @given(NEW, st.randoms(use_true_random=False))
 def test_the_hash_is_of_what_is_said_and_not_of_its_order(new: NewSession, random: Any) -> None:
     def shuffled(value: Any) -> Any:
@@ -69,6 +74,7 @@ def test_the_hash_is_of_what_is_said_and_not_of_its_order(new: NewSession, rando
     assert content_hash(shuffled(canonical(new))) == content_hash(canonical(new))
 
 
+@CASES
 @given(NEW, NEW)
 def test_two_that_ask_for_different_things_have_different_hashes(
     one: NewSession, other: NewSession
