@@ -1,11 +1,7 @@
-import sqlite3
-from contextlib import closing
-from pathlib import Path
-
 import pytest
 
 from tests.store import made
-from torpor.store import ConfigQuery, Database, SessionQuery, configs, migrate, sessions
+from torpor.store import ConfigQuery, Database, SessionQuery, configs, sessions
 from torpor.store.errors import ConfigNameTakenError
 from torpor.store.records import Status
 
@@ -81,27 +77,3 @@ async def test_sessions_are_found_by_what_they_were_made_of(database: Database) 
         users = await sessions.made_of(conn, "one", 10)
         assert {each.name for each in users} == {"a", "b"}
         assert len(await sessions.made_of(conn, "one", 1)) == 1
-
-
-async def test_sessions_of_an_older_database_have_no_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "torpor.db"
-    with monkeypatch.context() as older:
-        older.setattr(migrate, "HEAD", "0002")
-        database = await Database.open(f"sqlite:///{file}")
-        await database.close()
-    with closing(sqlite3.connect(file)) as conn, conn:
-        assert "config" not in {row[1] for row in conn.execute("PRAGMA table_info(sessions)")}
-        conn.execute(
-            "INSERT INTO sessions (id, name, status, image, size, created_at, updated_at, used_at,"
-            " created_by, generation, agent, env, labels, metadata, keep_warm, defaults)"
-            " VALUES ('i', 'old', 'READY', 'default', 's', 1, 1, 1, 'x', 3, 'none', '{}', '{}',"
-            " '{}', 0, '{}')"
-        )
-    database = await Database.open(f"sqlite:///{file}")
-    async with database.read() as conn:
-        found = await sessions.get(conn, "i")
-    await database.close()
-    assert found is not None
-    assert (found.name, found.generation, found.config, found.defaults) == ("old", 3, None, {})

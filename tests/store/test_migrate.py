@@ -10,7 +10,7 @@ import sqlalchemy
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from torpor.store import Database, migrate
+from torpor.store import Database, migrate, sessions
 from torpor.store.errors import DamagedError, NewerSchemaError
 from torpor.store.tables import metadata
 
@@ -127,3 +127,26 @@ async def test_a_database_of_another_program_is_refused_and_left(
     with pytest.raises(DamagedError, match="not Torpor's"):
         await Database.open(f"sqlite:///{file}")
     assert schema(file) == before
+
+
+async def test_sessions_of_an_older_database_have_none_of_what_came_later(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(migrate, "HEAD", "0001")
+        await (await Database.open(url)).close()
+    with closing(sqlite3.connect(tmp_path / "kept/torpor.db")) as conn, conn:
+        conn.execute(
+            "INSERT INTO sessions (id, name, status, image, size, created_at, updated_at, used_at,"
+            " created_by, generation, agent, env, labels, metadata, keep_warm, defaults)"
+            " VALUES ('i', 'old', 'READY', 'default', 's', 1, 1, 1, 'x', 3, 'none', '{}', '{}',"
+            " '{}', 0, '{}')"
+        )
+    database = await Database.open(url)
+    async with database.write() as conn:
+        found = await sessions.get(conn, "i")
+        assert found is not None
+        assert (found.name, found.generation, found.defaults) == ("old", 3, {})
+        assert (found.config, found.template) == (None, None)
+        assert (await sessions.update(conn, "i", template="t1")).template == "t1"
+    await database.close()

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from tests.store.made import build, later, session, template
-from torpor.store import Database, Transaction, builds, migrate, sessions, templates
+from torpor.store import Database, Transaction, builds, sessions, templates
 from torpor.store.errors import NameTakenError
 from torpor.store.records import Status
 
@@ -117,31 +117,3 @@ async def test_of_a_long_log_the_newest_lines_are_kept(
         (3, "line 2"), (4, "line 3"), (5, "line 4"),
     ]  # fmt: skip
     assert [each.text for each in await builds.lines(conn, "b2")] == ["other"]
-
-
-async def test_sessions_that_are_older_than_templates_have_none(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(migrate, "HEAD", "0002")
-    database = await Database.open(url)
-    async with database.write() as conn:
-        row = {**vars(session("old")), "status": "READY", "env": "{}", "labels": "{}"}
-        row |= {"metadata": "{}", "defaults": "{}"}
-        del row["template"]
-        for name in ("created_at", "updated_at", "used_at"):
-            row[name] = 1
-        names = ", ".join(row)
-        await conn.exec_driver_sql(
-            f"INSERT INTO sessions ({names}) VALUES ({', '.join('?' * len(row))})",  # noqa: S608
-            tuple(row.values()),
-        )
-    await database.close()
-    monkeypatch.undo()
-    database = await Database.open(url)
-    async with database.write() as conn:
-        found = await sessions.get(conn, "id-of-old")
-        assert found is not None
-        assert found.template is None
-        changed = await sessions.update(conn, "id-of-old", template="t1")
-        assert changed.template == "t1"
-    await database.close()
