@@ -2,7 +2,7 @@
 
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -117,6 +117,26 @@ class Settings(BaseSettings):
         "that waits for its end, in MiB each. (A streamed exec has no such limit.)",
     )
 
+    public_url: str | None = Field(
+        None,
+        description="What the URLs begin with that the server gives out. Without it: with the "
+        "address to which the request was sent, which is not right behind a proxy that changes it.",
+        json_schema_extra={"allowed": "a URL, as https://torpor.example.com"},
+    )
+    transfer_limit_gib: Whole = Field(
+        50,
+        ge=1,
+        le=50,
+        description="How large one transfer may be, in GiB.",
+    )
+    transfer_keep_hours: Whole = Field(
+        24,
+        ge=1,
+        le=24 * 30,
+        description="How long an upload may stand still before it is given up, and how long what "
+        "was made ready to be fetched is kept, in hours.",
+    )
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -134,6 +154,18 @@ class Settings(BaseSettings):
     def _has_address_and_port(cls, value: str) -> str:
         parsed_address(value)
         return value
+
+    @field_validator("public_url")
+    @classmethod
+    def _begins_a_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parsed = urlsplit(value)
+        if parsed.scheme not in ("http", "https") or not parsed.hostname:
+            raise ValueError("it does not begin with http:// or https:// and a name")
+        if parsed.query or parsed.fragment or parsed.username or not value.isascii():
+            raise ValueError("only a scheme, a host, a port and a path can be in it")
+        return value.rstrip("/")
 
     @model_validator(mode="after")
     def _open_to_this_computer_only(self) -> Self:
