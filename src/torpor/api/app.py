@@ -27,6 +27,8 @@ from torpor.api import (
     processes,
     sessions,
     tokens,
+    transfers,
+    workspace,
 )
 from torpor.api.answering import answer
 from torpor.api.audit import Audit
@@ -53,6 +55,8 @@ RESOURCES: Sequence[ModuleType] = (
     events,
     files,
     archives,
+    workspace,
+    transfers,
     ports,
     processes,
     host,
