@@ -12,6 +12,7 @@ import pytest
 from tests.api.conftest import BASE, Api
 from tests.waiting import eventually
 from torpor.api.permissions import Permission, needs_of
+from torpor.sessions import NewTransfer
 from torpor.sessions.model import SYSTEM
 from torpor.store.errors import DiskError
 from torpor.store.records import Role, Status
@@ -58,6 +59,18 @@ async def troubled(api: Api) -> str:
     return session
 
 
+async def transfer_of(api: Api, session: str) -> str:
+    """Return a transfer that could not be made ready."""
+    api.host.refuse["agent"] = VmError(f"{path('transfer.failed')} is gone.")
+    new = NewTransfer("download", b"/workspace/x")
+    made = await api.sessions.transfers.create(session, SYSTEM, new)
+    await eventually(
+        lambda: api.sessions.transfers.get(session, made.id),
+        lambda found: found.transfer.status == "failed",
+    )
+    return made.id
+
+
 async def types(api: Api) -> list[str]:
     """Return the types of the events so far."""
     return [each.type for each in await api.events()]
@@ -74,7 +87,7 @@ async def facts_of(api: Api) -> None:
     api.host.facts = facts  # type: ignore[method-assign]
 
 
-async def read_all(api: Api, role: Role, session: str) -> str:
+async def read_all(api: Api, role: Role, session: str, transfer: str) -> str:
     """Return all that a role can read without using a session."""
     (checkpoint,), _ = await api.sessions.checkpoints(session)
     said = []
@@ -86,7 +99,7 @@ async def read_all(api: Api, role: Role, session: str) -> str:
             if wanted.permission not in (Permission.READ, Permission.NONE) or "GET" not in methods:
                 continue
             where = str(route.path).format(  # type: ignore[attr-defined]
-                session_id=session, checkpoint_id=checkpoint.checkpoint
+                session_id=session, checkpoint_id=checkpoint.checkpoint, transfer_id=transfer
             )
             params = {"replay_only": "true"} if where.endswith(("/events", "/stream")) else {}
             if where == f"{BASE}/sessions":
@@ -99,6 +112,7 @@ async def read_all(api: Api, role: Role, session: str) -> str:
 async def test_why_something_failed_is_for_those_who_may_use_sessions(api: Api) -> None:
     await failed(api)
     session = await troubled(api)
+    transfer = await transfer_of(api, session)
     await facts_of(api)
 
     async def statistics(machine: str) -> Any:
@@ -107,20 +121,21 @@ async def test_why_something_failed_is_for_those_who_may_use_sessions(api: Api) 
     api.host.statistics = statistics  # type: ignore[method-assign]
     roles: tuple[Role, ...] = ("operator", "admin")
     for role in roles:
-        said = await read_all(api, role, session)
+        said = await read_all(api, role, session, transfer)
         for name in (
             "session.failed", "session.detached", "session.held", "snapshot.not_durable",
-            "snapshot.lost", "why", "jail", "statistics",
+            "snapshot.lost", "transfer.failed", "why", "jail", "statistics",
         ):  # fmt: skip
             assert path(name) in said, (role, name)
     roles = ("viewer", "approver")
     for role in roles:
-        said = await read_all(api, role, session)
+        said = await read_all(api, role, session, transfer)
         assert HOME not in said
         for seen in (
             "SESSION_STATUS_FAILED",
             "snapshot.lost",
             "operation.failed",
+            "transfer.failed",
             "machine_failed",
         ):
             assert seen in said, (role, seen)

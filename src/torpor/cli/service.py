@@ -138,6 +138,15 @@ def serve(
     exec_output_limit_mib: Annotated[
         int | None, typer.Option(help="How much output an exec returns that is waited for.")
     ] = None,
+    public_url: Annotated[
+        str | None, typer.Option(help="What the URLs begin with that the server gives out.")
+    ] = None,
+    transfer_limit_gib: Annotated[
+        int | None, typer.Option(help="How large one transfer may be, in GiB.")
+    ] = None,
+    transfer_keep_hours: Annotated[
+        int | None, typer.Option(help="How long transfers that stand still are kept, in hours.")
+    ] = None,
     print_unit: Annotated[
         bool,
         typer.Option("--print-unit", help="Only print the unit with which systemd runs it here."),
