@@ -6,6 +6,7 @@ import io
 import os
 import tarfile
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +16,7 @@ import pytest
 
 from tests.api.conftest import Api, served
 from tests.api.workspaces import ALL_BYTES, workspace
+from tests.guest.conftest import needs_users
 from tests.waiting import eventually
 from torpor.api import workspace as routes
 from torpor.api.workspace import UPLOAD_LIMIT
@@ -244,3 +246,34 @@ async def test_who_may_only_look_may_not(api: Api, one: str, role: Role) -> None
     async with api.client(role) as client:
         assert (await client.get(f"{one}/download", params={"path": "a"})).status_code == 403
         assert (await client.post(f"{one}/upload", params={"path": "a"})).status_code == 403
+
+
+@needs_users
+async def test_all_is_done_as_the_images_user(
+    api: Api, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = api.host.image_start
+
+    async def of_nobody(*args: Any) -> Any:
+        found = await start(*args)
+        return replace(found, defaults={**found.defaults, "user": "65534:65534"})
+
+    monkeypatch.setattr(api.host, "image_start", of_nobody)
+    one = f"/sessions/{await api.ready(name='nobodys')}/workspace"
+    async with api.client() as client:
+        await client.post(f"{one}/upload", params={"path": "d/a"}, content=b"x")
+        tar = {"path": "t", "is_archive": True}
+        assert (await client.post(f"{one}/upload", params=tar, content=archive(b=b"1"))).is_success
+        for name in ("", "d", "d/a", "t", "t/b"):
+            found = (workspace / name).stat()
+            assert (found.st_uid, found.st_gid) == (65534, 65534), name
+        secret = workspace.parent / "secret"
+        secret.write_bytes(b"of root")
+        secret.chmod(0o600)
+        (workspace / "link").symlink_to(secret)
+        answer = await client.get(f"{one}/download", params={"path": "link"})
+        assert (answer.status_code, answer.json()["id"]) == (403, "guest_eacces")
+        (workspace / "out").symlink_to(workspace.parent)
+        workspace.parent.chmod(0o755)
+        answer = await client.post(f"{one}/upload", params={"path": "out/x"}, content=b"x")
+        assert (answer.status_code, answer.json()["id"]) == (403, "guest_eacces")
