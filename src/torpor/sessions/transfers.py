@@ -258,13 +258,15 @@ class Transfers:
         """Give up what has expired or whose session is gone, and remove what nobody needs."""
         async with self._database.read() as conn:
             left = await table.unfinished(conn)
-        for transfer in left:
-            if await self._of_the_gone(transfer):
-                await self.end_of(transfer.session)
-            elif transfer.expires_at <= now():
+        gone = {each for each in {one.session for one in left} if await self._is_gone(each)}
+        for session in gone:
+            await self.end_of(session)
+        standing = [transfer for transfer in left if transfer.session not in gone]
+        for transfer in standing:
+            if transfer.expires_at <= now():
                 await self._carrying.stop(transfer.id)
                 await self._carrying.give_up(transfer, SYSTEM, EXPIRED)
-        for name in await self._staging.transfers():
+        for name in set(await self._staging.transfers()) - {each.id for each in standing}:
             if not await self._needed(name):
                 await self._staging.remove(name)
         async with self._database.write() as conn:
@@ -273,17 +275,17 @@ class Transfers:
     async def _needed(self, transfer: str) -> bool:
         async with self._database.read() as conn:
             found = await table.get(conn, transfer)
-        if found is None or await self._of_the_gone(found):
+        if found is None or await self._is_gone(found.session):
             return False
         if found.status in table.OPEN:
             return True
         fetched = found.direction == "download" and found.status == "completed"
         return fetched and found.expires_at > now()
 
-    async def _of_the_gone(self, transfer: Transfer) -> bool:
+    async def _is_gone(self, session: str) -> bool:
         async with self._database.read() as conn:
-            session = await sessions_table.get(conn, transfer.session)
-        return session is None or session.status in GONE
+            found = await sessions_table.get(conn, session)
+        return found is None or found.status in GONE
 
     async def close(self) -> None:
         """Stop carrying; the next program goes on."""
