@@ -17,7 +17,7 @@ from torpor.api.bearers import Bearers
 from torpor.api.connections import Strangers
 from torpor.api.server import config_of
 from torpor.api.signing import Signer
-from torpor.sessions import Sessions
+from torpor.sessions import Sessions, TransferLimits
 from torpor.settings import Settings
 from torpor.store import Database
 from torpor.store.records import Event, Role
@@ -37,7 +37,7 @@ class Api:
         """Open all of it."""
         self.database = await Database.open(f"sqlite:///{self.root}/torpor.db")
         self.bearers = await Bearers.open(self.database)
-        self.sessions = await Sessions.open(self.database, self.host)
+        self.sessions = await self._sessions()
         asked = self.bearers if self.settings.authentication == "tokens" else None
         self.signer = await Signer.open(self.database)
         self.app = create_app(self.sessions, asked, self.settings, self.signer)
@@ -49,7 +49,11 @@ class Api:
     async def again(self) -> None:
         """Start the service anew, on what the last one has left. Its machines run on."""
         await self.sessions.close()
-        self.sessions = await Sessions.open(self.database, self.host)
+        self.sessions = await self._sessions()
+
+    async def _sessions(self) -> Sessions:
+        limits = TransferLimits(self.root / "transfers")
+        return await Sessions.open(self.database, self.host, transfers=limits)
 
     async def close(self) -> None:
         """Close all of it."""

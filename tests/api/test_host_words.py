@@ -13,6 +13,7 @@ from tests.api.conftest import BASE, Api
 from tests.waiting import eventually
 from torpor.api.permissions import Permission, needs_of
 from torpor.images import ImageError
+from torpor.sessions import NewTransfer
 from torpor.sessions.model import SYSTEM
 from torpor.store.errors import DiskError
 from torpor.store.records import Role, Status
@@ -72,6 +73,18 @@ async def troubled(api: Api) -> str:
     return session
 
 
+async def transfer_of(api: Api, session: str) -> str:
+    """Return a transfer that could not be made ready."""
+    api.host.refuse["agent"] = VmError(f"{path('transfer.failed')} is gone.")
+    new = NewTransfer("download", b"/workspace/x")
+    made = await api.sessions.transfers.create(session, SYSTEM, new)
+    await eventually(
+        lambda: api.sessions.transfers.get(session, made.id),
+        lambda found: found.transfer.status == "failed",
+    )
+    return made.id
+
+
 async def types(api: Api) -> list[str]:
     """Return the types of the events so far."""
     return [each.type for each in await api.events()]
@@ -88,7 +101,7 @@ async def facts_of(api: Api) -> None:
     api.host.facts = facts  # type: ignore[method-assign]
 
 
-async def read_all(api: Api, role: Role, session: str, build: str) -> str:
+async def read_all(api: Api, role: Role, session: str, build: str, transfer: str) -> str:
     """Return all that a role can read without using a session."""
     (checkpoint,), _ = await api.sessions.checkpoints(session)
     config = (await api.sessions.get(session)).config
@@ -106,6 +119,7 @@ async def read_all(api: Api, role: Role, session: str, build: str) -> str:
                 config_id=config,
                 template_id="tools",
                 build_id=build,
+                transfer_id=transfer,
             )
             params = {"replay_only": "true"} if where.endswith(("/events", "/stream")) else {}
             if where == f"{BASE}/sessions":
@@ -119,6 +133,7 @@ async def test_why_something_failed_is_for_those_who_may_use_sessions(api: Api) 
     await failed(api)
     build = await unbuilt(api)
     session = await troubled(api)
+    transfer = await transfer_of(api, session)
     await facts_of(api)
 
     async def statistics(machine: str) -> Any:
@@ -127,21 +142,23 @@ async def test_why_something_failed_is_for_those_who_may_use_sessions(api: Api) 
     api.host.statistics = statistics  # type: ignore[method-assign]
     roles: tuple[Role, ...] = ("operator", "admin")
     for role in roles:
-        said = await read_all(api, role, session, build)
+        said = await read_all(api, role, session, build, transfer)
         for name in (
             "session.failed", "session.detached", "session.held", "snapshot.not_durable",
-            "snapshot.lost", "template.build_failed", "why", "jail", "statistics",
+            "snapshot.lost", "template.build_failed", "transfer.failed", "why", "jail",
+            "statistics",
         ):  # fmt: skip
             assert path(name) in said, (role, name)
     roles = ("viewer", "approver")
     for role in roles:
-        said = await read_all(api, role, session, build)
+        said = await read_all(api, role, session, build, transfer)
         assert HOME not in said
         for seen in (
             "SESSION_STATUS_FAILED",
             "snapshot.lost",
             "operation.failed",
             "template.build_failed",
+            "transfer.failed",
             "machine_failed",
         ):
             assert seen in said, (role, seen)

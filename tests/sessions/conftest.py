@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tests.sessions.world import WorldHost
 from tests.waiting import eventually
-from torpor.sessions import Actor, NewSession, Sessions
+from torpor.sessions import Actor, NewSession, Sessions, TransferLimits
 from torpor.store.database import Database
 from torpor.store.errors import DiskFullError
 from torpor.store.records import Session, Status
@@ -25,7 +25,7 @@ class Service:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.host = WorldHost(root / "world")
-        self.options: dict[str, Any] = {}
+        self.options: dict[str, Any] = {"transfers": TransferLimits(root / "transfers")}
 
     async def open(self) -> "Service":
         """Start the service, on what the last one has left."""

@@ -49,6 +49,7 @@ def test_each_setting_can_be_given_in_each_place(load: Callable[..., Settings]) 
         "default_size": "mars-1vcpu-1gb",
         "on_stop": "freeze",
         "template_insecure_registries": "r.test:5000, [::1]",
+        "public_url": "https://torpor.example.com:8443/below",
     }
     for name in Settings.model_fields:
         value = other.get(name, 7)
@@ -142,6 +143,12 @@ WHOLE = "a whole number"
         ("max_sessions", "'many'", f"{WHOLE}, at least 1"),
         ("exec_output_limit_mib", "65", f"{WHOLE} from 1 to 64"),
         ("default_image", "''", "the name of an image"),
+        ("public_url", "'torpor.example.com'", "a URL, as https://torpor.example.com"),
+        ("public_url", "'ftp://torpor.example.com'", "a URL"),
+        ("public_url", "'https://'", "a URL"),
+        ("public_url", "'https://x/?a=b'", "a URL"),
+        ("public_url", "'https://me@x'", "a URL"),
+        ("transfer_limit_gib", "51", f"{WHOLE} from 1 to 50"),
     ],
 )
 def test_a_value_that_is_not_allowed_is_refused_with_what_is(

@@ -31,6 +31,8 @@ from torpor.api import (
     template_logs,
     templates,
     tokens,
+    transfers,
+    workspace,
 )
 from torpor.api.answering import answer
 from torpor.api.audit import Audit
@@ -61,6 +63,8 @@ RESOURCES: Sequence[ModuleType] = (
     events,
     files,
     archives,
+    workspace,
+    transfers,
     ports,
     processes,
     host,

@@ -25,6 +25,7 @@ from torpor.sessions.errors import (
     NoSpaceError,
     NotFoundError,
     SessionError,
+    TooLargeError,
 )
 from torpor.store.errors import (
     BusyError,
@@ -111,6 +112,7 @@ def refused(
 
 _SESSION: tuple[tuple[type[SessionError], int], ...] = (
     (NotFoundError, 404),
+    (TooLargeError, 413),
     (InvalidError, 400),
     (NoRoomError, 503),
     (NoSpaceError, 507),

@@ -39,6 +39,7 @@ PRIVATE: Mapping[str, Collection[str]] = {
     "snapshot.lost": ("error",),
     "snapshot.not_durable": ("error",),
     "template.build_failed": ("error",),
+    "transfer.failed": ("error",),
 }
 """What of events only those see who may use sessions: the words of a command may be secret, and
 why something failed may name paths of the host, and have words of its programs and of a machine's

@@ -9,8 +9,6 @@ from fastapi.params import Query
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
-from starlette.types import Scope
 
 from torpor.api.bodies import JSON_TYPES, StrictRequest, media_type, unsupported
 from torpor.api.errors import RefusedError, invalid, refused
@@ -27,6 +25,7 @@ _SAID = {
     403: "The token's role, or the machine's user, may not do this.",
     404: "There is no such session, checkpoint, command or file.",
     409: "It cannot be done in the state that things are in.",
+    411: "The request does not say how large its body is.",
     413: "The body is too large.",
     415: "A body of this type is not read.",
     416: "The file has no such bytes.",
@@ -43,6 +42,7 @@ _EXAMPLES: dict[int, tuple[str, str]] = {
     403: ("forbidden", "The role viewer does not have the permission 'use'."),
     404: ("not_found", "There is no session 'build-7'."),
     409: ("conflict", "Session build-7 is FAILED."),
+    411: ("length_required", "This request needs the header Content-Length."),
     413: ("body_too_large", "The body of this request may have at most 1048576 bytes."),
     415: ("unsupported_media_type", "A body of the type 'text/plain' is not read here."),
     416: ("range_not_satisfiable", "The file has 12 bytes."),
@@ -136,20 +136,6 @@ def _has_body(request: Request) -> bool:
 def router(tag: str, prefix: str = BASE) -> APIRouter:
     """Return a router for the routes of one resource."""
     return APIRouter(prefix=prefix, tags=[tag], route_class=Route, responses=errors(*EVERYWHERE))
-
-
-def signed_router(tag: str, purpose: str) -> APIRouter:
-    """Return a router for what URLs allow that were signed for one purpose. Those of others may
-    have the same path; which of them serves a request is said by what was signed."""
-
-    class OfPurpose(Route):
-        def matches(self, scope: Scope) -> tuple[Match, Scope]:
-            signed = scope["state"].get("signed")
-            if signed is not None and signed.purpose != purpose:
-                return Match.NONE, {}
-            return super().matches(scope)
-
-    return APIRouter(prefix=BASE, tags=[tag], route_class=OfPurpose, responses=errors(*EVERYWHERE))
 
 
 def open_router(tag: str) -> APIRouter:

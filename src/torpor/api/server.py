@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -25,7 +26,14 @@ from torpor.api.signing import Signer
 from torpor.api.supervisor import Supervisor
 from torpor.backup import Backups, check_no_restore, remove_left_copies
 from torpor.images import Report, Step, silent
-from torpor.sessions import Defaults, Keeping, LocalHost, RoomLimits, Sessions
+from torpor.sessions import (
+    Defaults,
+    Keeping,
+    LocalHost,
+    RoomLimits,
+    Sessions,
+    TransferLimits,
+)
 from torpor.settings import Places, Settings
 from torpor.settings.model import is_loopback
 from torpor.settings.presence import announce, withdraw
@@ -130,6 +138,11 @@ async def _open(
             sample_seconds=settings.sample_seconds,
             samples_days=settings.samples_keep_days,
             events_days=settings.events_keep_days,
+        ),
+        transfers=TransferLimits(
+            places.home / "transfers",
+            settings.transfer_limit_gib << 30,
+            timedelta(hours=settings.transfer_keep_hours),
         ),
     )
     freeze = settings.on_stop == "freeze"

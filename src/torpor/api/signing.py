@@ -60,19 +60,28 @@ class Signer:
         return cls(known)
 
     def path(
-        self, purpose: str, caller: Caller, claims: Mapping[str, Any], *, seconds: float
+        self,
+        purpose: str,
+        caller: Caller,
+        claims: Mapping[str, Any],
+        *,
+        seconds: float,
+        ending: str = "",
     ) -> str:
-        """Return the path of a URL that allows ``purpose`` for so long."""
+        """Return the path of a URL that allows ``purpose`` for so long. ``ending`` leads to the
+        route that serves it, and is not signed: what it allows is."""
         said = [purpose, caller.actor.id, caller.actor.name, caller.role, dict(claims)]
         text: str = self._serializer.dumps([*said, round(time.time() + seconds, 3)])
         if len(text) > LONGEST:
             raise ValueError(f"{len(text)} letters are too many for a signed path")
-        return SIGNED + text
+        return f"{SIGNED}{text}{ending}"
 
     def read(self, path: str) -> Signed | None:
         """Return what the path of a request allows; None if it allows nothing, or no longer."""
-        text = path.removeprefix(SIGNED)
-        if text == path or len(text) > LONGEST:
+        if not path.startswith(SIGNED):
+            return None
+        text, _, _ = path.removeprefix(SIGNED).partition("/")
+        if len(text) > LONGEST:
             return None
         try:
             purpose, actor, name, role, claims, ends_at = self._serializer.loads(text)

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Path, Response
 
 from torpor.api.permissions import Permission, needs
-from torpor.api.routes import errors, signed_router
+from torpor.api.routes import errors, router
 from torpor.api.schemas.body import rfc3339
 from torpor.api.signing import Signed
 from torpor.api.wiring import Service, signed
@@ -13,12 +13,13 @@ from torpor.store.records import Line
 
 LOG = "template.log"
 """What the URL of a log is signed for; it claims a ``template`` and a ``build``."""
+LOG_ENDING = "/log"
 
-routes = signed_router("templates", LOG)
+routes = router("templates")
 
 
 @routes.get(
-    "/signed/{text}",
+    "/signed/{text}" + LOG_ENDING,
     response_class=Response,
     responses={
         200: {

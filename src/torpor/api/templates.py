@@ -6,8 +6,8 @@ from fastapi import Path
 from starlette.requests import Request
 
 from torpor.api.bearers import Caller
-from torpor.api.outside import outside_url
 from torpor.api.permissions import Permission, needs
+from torpor.api.public import absolute
 from torpor.api.routes import errors, router
 from torpor.api.schemas.templates import (
     BuildBody,
@@ -24,7 +24,7 @@ from torpor.api.schemas.templates import (
     TemplatePage,
 )
 from torpor.api.sessions import LARGEST_PAGE, PAGE, PageSize, PageToken
-from torpor.api.template_logs import LOG
+from torpor.api.template_logs import LOG, LOG_ENDING
 from torpor.api.wiring import Asker, By, Idempotency, Server, Service
 from torpor.images.references import read_reference
 from torpor.sessions.template_model import NewTemplate, TemplateChanges
@@ -179,8 +179,8 @@ async def get_template_build_logs(
     a build that is under way ends where it is now."""
     template, row = await server.sessions.templates.get_build(template_id, build_id)
     claims = {"template": template.id, "build": row.id}
-    path = server.signer.path(LOG, caller, claims, seconds=LOG_SECONDS)
-    return LogUrl(signed_url=outside_url(request, path))
+    path = server.signer.path(LOG, caller, claims, seconds=LOG_SECONDS, ending=LOG_ENDING)
+    return LogUrl(signed_url=absolute(request, path))
 
 
 def _limit(page_size: int) -> int:

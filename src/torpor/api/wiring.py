@@ -22,12 +22,15 @@ from torpor.settings import Settings
 from torpor.store.records import Session
 from torpor.vm import GuestAgent
 
+STREAMING_AT_ONCE = 8
+"""Requests that bring or fetch files of workspaces and are served at the same time."""
+
 
 @dataclass(frozen=True)
 class Parts:
     """The parts of one server. ``closing`` is set when it is about to stop: streams end then.
     ``bearers`` is None where no authentication is asked for, ``backups`` where none can be
-    made."""
+    made. ``streaming`` is the turn of those who bring or fetch files of workspaces."""
 
     sessions: Sessions
     bearers: Bearers | None
@@ -37,6 +40,9 @@ class Parts:
     backups: Backups | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     devices: Devices = field(default_factory=Devices)
+    streaming: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(STREAMING_AT_ONCE)
+    )
 
 
 def parts_of(connection: HTTPConnection) -> Parts:

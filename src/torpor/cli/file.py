@@ -39,18 +39,28 @@ def cp(
             autocompletion=complete_place,
         ),
     ],
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            "--resume",
+            metavar="TRANSFER",
+            help="Go on with the copy of a large file that was cut off.",
+            show_default=False,
+        ),
+    ] = None,
     host: Host = None,
 ) -> None:
     """Copy a file or a directory into a session or out of it.
 
     What goes into a directory keeps its name there. With `-` a file comes as it is, a directory as
-    a tar archive, and what goes to a directory must be one.
+    a tar archive, and what goes to a directory must be one. A file of 256 MiB or more in
+    `/workspace` goes by way of the server's disk, so that it can be gone on with.
     """
     from torpor.cli.transfer import CopyError, copy
 
     def work(client: "api.Client") -> None:
         try:
-            copy(client, source, target)
+            copy(client, source, target, resume)
         except CopyError as error:
             complain(str(error))
             raise typer.Exit(1) from None

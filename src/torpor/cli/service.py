@@ -144,6 +144,15 @@ def serve(
             metavar="HOST,...", help="Registries of templates that need not prove who they are."
         ),
     ] = None,
+    public_url: Annotated[
+        str | None, typer.Option(help="What the URLs begin with that the server gives out.")
+    ] = None,
+    transfer_limit_gib: Annotated[
+        int | None, typer.Option(help="How large one transfer may be, in GiB.")
+    ] = None,
+    transfer_keep_hours: Annotated[
+        int | None, typer.Option(help="How long transfers that stand still are kept, in hours.")
+    ] = None,
     print_unit: Annotated[
         bool,
         typer.Option("--print-unit", help="Only print the unit with which systemd runs it here."),

@@ -62,8 +62,9 @@ def place(said: str) -> There | Path | None:
     return Path(said)
 
 
-def copy(client: "Client", source: str, target: str) -> None:
-    """Copy a file or a tree. Raises :exc:`CopyError`, OSError and the client's errors."""
+def copy(client: "Client", source: str, target: str, resume: str | None = None) -> None:
+    """Copy a file or a tree; ``resume`` is the transfer of a large file that is gone on with.
+    Raises :exc:`CopyError`, OSError and the client's errors."""
     start, end = place(source), place(target)
     if isinstance(start, There) and isinstance(end, There):
         raise CopyError(
@@ -71,10 +72,10 @@ def copy(client: "Client", source: str, target: str) -> None:
         )
     if isinstance(end, There) and not isinstance(start, There):
         with Shown() as shown:
-            _put(client, start, end, shown.report)
+            _put(client, start, end, resume, shown.report)
     elif isinstance(start, There) and not isinstance(end, There):
         with Shown() as shown:
-            _get(client, start, end, shown.report)
+            _get(client, start, end, resume, shown.report)
     else:
         raise CopyError("One of the two must be in a session: SESSION:PATH.")
 
@@ -82,7 +83,13 @@ def copy(client: "Client", source: str, target: str) -> None:
 # Into the machine
 
 
-def _put(client: "Client", source: Path | None, target: There, report: Report) -> None:
+def _put(
+    client: "Client", source: Path | None, target: There, resume: str | None, report: Report
+) -> None:
+    from torpor.cli.large import is_large, put_large
+
+    if source is None:
+        _check_resumable(resume, file=False)
     found = _status(client, target)
     inside = found is not None and found.type == "directory"
     if source is None:
@@ -97,6 +104,11 @@ def _put(client: "Client", source: Path | None, target: There, report: Report) -
     if not inside and target.path.endswith("/"):
         raise CopyError(f"There is no directory {target.path} in {target.session}. Make it first.")
     path = _joined(target.path, source.resolve().name) if inside else target.path
+    regular, mode = stat.S_ISREG(info.st_mode), stat.S_IMODE(info.st_mode) & 0o777
+    _check_resumable(resume, file=regular)
+    if resume is not None or (regular and is_large(path, info.st_size)):
+        put_large(client, source, There(target.session, path), mode, resume, report)
+        return
     if stat.S_ISDIR(info.st_mode):
         whole = PurePosixPath(path)
         with _packed(source, whole.name) as pieces:
@@ -104,8 +116,7 @@ def _put(client: "Client", source: Path | None, target: There, report: Report) -
             client.write_archive(target.session, str(whole.parent), archive)
         return
     with source.open("rb") as file:
-        total = info.st_size if stat.S_ISREG(info.st_mode) else None
-        mode = stat.S_IMODE(info.st_mode) & 0o777
+        total = info.st_size if regular else None
         _write(client, target, path, _pieces_of(file), total, mode, report)
 
 
@@ -166,10 +177,15 @@ def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
 # Out of the machine
 
 
-def _get(client: "Client", source: There, target: Path | None, report: Report) -> None:
+def _get(
+    client: "Client", source: There, target: Path | None, resume: str | None, report: Report
+) -> None:
+    from torpor.cli.large import get_large, is_large
+
     found = client.get_file_status(source.session, source.path, follow=True)
     name = PurePosixPath(source.path).name or "root"
     tree = found.type == "directory"
+    _check_resumable(resume, file=target is not None and found.type == "file")
     if target is None:
         read = client.read_archive_pieces if tree else client.read_file_pieces
         with closing(read(source.session, source.path)) as pieces:
@@ -181,6 +197,10 @@ def _get(client: "Client", source: There, target: Path | None, report: Report) -
     into = target / name if target.is_dir() else target
     if tree:
         _get_tree(client, source, into, report)
+        return
+    ordinary = found.type == "file" and (into.is_file() or not into.exists())
+    if resume is not None or (ordinary and is_large(source.path, found.size)):
+        get_large(client, source, into, found, resume, report)
         return
     with _replacing(into, found) as file, closing(
         client.read_file_pieces(source.session, source.path)
@@ -203,14 +223,20 @@ def _replacing(target: Path, found: "FileStatus") -> Iterator[IO[bytes]]:
         try:
             yield file
             file.flush()
-            mask = os.umask(0)
-            os.umask(mask)
-            kept = stat.S_IMODE(target.stat().st_mode) if target.exists() else found.mode & ~mask
-            part.chmod(kept & 0o777)
-            part.replace(target)
+            put_in_place(part, target, found.mode)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+
+def put_in_place(part: Path, target: Path, mode: int) -> None:
+    """Have a file that is whole take the place of ``target``, with its rights, or as a new one with
+    those of ``mode``."""
+    mask = os.umask(0)
+    os.umask(mask)
+    kept = stat.S_IMODE(target.stat().st_mode) if target.exists() else mode & ~mask
+    part.chmod(kept & 0o777)
+    part.replace(target)
 
 
 def _get_tree(client: "Client", source: There, into: Path, report: Report) -> None:
@@ -282,6 +308,11 @@ class _Reader:
 
 
 # Both ways
+
+
+def _check_resumable(resume: str | None, *, file: bool) -> None:
+    if resume is not None and not file:
+        raise CopyError("Only the copy of a single file to another place can be gone on with.")
 
 
 def _status(client: "Client", where: There) -> "FileStatus | None":

@@ -62,6 +62,7 @@ from torpor.client.records import (
 from torpor.client.service_records import HostStatus, NewToken, Sample, Size, Token, Who
 from torpor.client.target import URL, is_local
 from torpor.client.template_records import Build, ImageReference, Template
+from torpor.client.transfer_records import Transfer
 from torpor.client.tries import Patience
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ __all__ = [
     "Terminal",
     "TimedOutError",
     "Token",
+    "Transfer",
     "Tree",
     "UnauthorizedError",
     "UnavailableError",

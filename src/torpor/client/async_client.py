@@ -11,7 +11,16 @@ import httpx
 
 from torpor.client import transport
 from torpor.client.call import Answer, Call
-from torpor.client.calls import configs, execs, files, service, sessions, snapshots, templates
+from torpor.client.calls import (
+    configs,
+    execs,
+    files,
+    service,
+    sessions,
+    snapshots,
+    templates,
+    transfers,
+)
 from torpor.client.errors import ClientError, UnreachableError, api_error
 from torpor.client.following import Following, change_of
 from torpor.client.machine_records import FileChange
@@ -105,6 +114,15 @@ class AsyncClient:
     get_template_build = async_method(templates.get_template_build)
     get_template_build_log_url = async_method(templates.get_template_build_log_url)
     read_template_build_log = async_method(templates.read_template_build_log)
+    upload_file = async_method(transfers.upload_file)
+    create_upload = async_method(transfers.create_upload)
+    create_download = async_method(transfers.create_download)
+    get_transfer = async_method(transfers.get_transfer)
+    get_part_urls = async_method(transfers.get_part_urls)
+    put_part = async_method(transfers.put_part)
+    commit_upload = async_method(transfers.commit_upload)
+    cancel_transfer = async_method(transfers.cancel_transfer)
+    read_download_pieces = async_pieces_method(transfers.read_download_pieces)
 
     list_sizes = async_method(service.list_sizes)
     get_host = async_method(service.get_host)

@@ -9,7 +9,16 @@ import httpx
 
 from torpor.client import transport
 from torpor.client.call import Answer, Call
-from torpor.client.calls import configs, execs, files, service, sessions, snapshots, templates
+from torpor.client.calls import (
+    configs,
+    execs,
+    files,
+    service,
+    sessions,
+    snapshots,
+    templates,
+    transfers,
+)
 from torpor.client.errors import ClientError, UnreachableError, api_error
 from torpor.client.following import Following, change_of
 from torpor.client.machine_records import FileChange
@@ -103,6 +112,15 @@ class Client:
     get_template_build = method(templates.get_template_build)
     get_template_build_log_url = method(templates.get_template_build_log_url)
     read_template_build_log = method(templates.read_template_build_log)
+    upload_file = method(transfers.upload_file)
+    create_upload = method(transfers.create_upload)
+    create_download = method(transfers.create_download)
+    get_transfer = method(transfers.get_transfer)
+    get_part_urls = method(transfers.get_part_urls)
+    put_part = method(transfers.put_part)
+    commit_upload = method(transfers.commit_upload)
+    cancel_transfer = method(transfers.cancel_transfer)
+    read_download_pieces = pieces_method(transfers.read_download_pieces)
 
     list_sizes = method(service.list_sizes)
     get_host = method(service.get_host)

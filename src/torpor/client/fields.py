@@ -118,6 +118,16 @@ def texts(said: Said, name: str) -> tuple[str, ...]:
     return tuple(value)
 
 
+def numbers(said: Said, name: str) -> tuple[int, ...]:
+    """Return a list of whole numbers; one that is missing is empty."""
+    value = said.get(name)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(type(each) is int for each in value):
+        _broken(name)
+    return tuple(value)
+
+
 def _broken(name: str) -> NoReturn:
     raise AnswerError(
         f"The server's answer has no {name!r} that can be used. Nothing is known of what it did."

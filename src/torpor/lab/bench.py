@@ -19,6 +19,7 @@ from torpor.lab.benches import (
     pause,
     service_load,
     service_operations,
+    service_transfers,
     start,
     terminals,
     transfer,
@@ -42,7 +43,7 @@ GROUPS = (
     images.GROUP,
 )
 FIGURES = tuple(figure for group in GROUPS for figure in group.figures)
-SERVICE_GROUPS = (service_operations.GROUP, *service_load.GROUPS)
+SERVICE_GROUPS = (service_operations.GROUP, service_transfers.GROUP, *service_load.GROUPS)
 """What is measured over HTTP, with a server for each group."""
 SERVICE_FIGURES = tuple(figure for group in SERVICE_GROUPS for figure in group.figures)
 

@@ -124,6 +124,8 @@ SERVICE_PROMISES = (
     _same("S30", "api_page_of_10000", Bound(0.050)),
     # Nearly all of it is Python at work, on hosts of any speed.
     Promise("S31", "api_start_10000", Bound(factor=3.0, of="api_libraries"), Bound(2.0)),
+    _same("S32", "transfer_in_1gib", Bound(factor=1 / 0.6, of="channel_in_1gib")),
+    _same("S33", "transfer_out_1gib", Bound(factor=1 / 0.6, of="channel_out_1gib")),
 )
 """What is checked against a bench of the service."""
 

@@ -1,6 +1,7 @@
 """Sessions: machines that a team can use, over every pause and every crash.
 
-sessions = await Sessions.open(database, await LocalHost.open(home, cache, report))
+host = await LocalHost.open(home, cache, report)
+sessions = await Sessions.open(database, host, transfers=TransferLimits(home / "transfers"))
 session = await sessions.create(NewSession(name="first"), by)
 async with sessions.use(session.id, by) as used:
     await used.agent.run("/bin/uname", "-a")
@@ -16,6 +17,7 @@ from torpor.sessions.errors import (
     NoRoomError,
     NotFoundError,
     SessionError,
+    TooLargeError,
 )
 from torpor.sessions.execs import Execs, Ran, Started
 from torpor.sessions.following import Following, Paused, Resumed
@@ -33,6 +35,7 @@ from torpor.sessions.model import (
 )
 from torpor.sessions.room import RoomLimits
 from torpor.sessions.service import Sessions
+from torpor.sessions.transfers import NewTransfer, Progress, TransferLimits, Transfers
 from torpor.sessions.use import InUse
 from torpor.sessions.watch import Keeping
 
@@ -56,9 +59,11 @@ __all__ = [
     "LocalHost",
     "MachineHost",
     "NewSession",
+    "NewTransfer",
     "NoRoomError",
     "NotFoundError",
     "Paused",
+    "Progress",
     "Ran",
     "Resumed",
     "RolledBack",
@@ -66,5 +71,8 @@ __all__ = [
     "SessionError",
     "Sessions",
     "Started",
+    "TooLargeError",
+    "TransferLimits",
+    "Transfers",
     "Tree",
 ]

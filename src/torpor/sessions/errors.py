@@ -49,6 +49,12 @@ class InvalidError(SessionError):
     code = "bad_request"
 
 
+class TooLargeError(InvalidError):
+    """It is larger than it may be."""
+
+    code = "too_large"
+
+
 class ConflictError(SessionError):
     """It cannot be in the state that the session is in."""
 

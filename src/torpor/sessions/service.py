@@ -35,6 +35,7 @@ from torpor.sessions.snapshots import Snapshots
 from torpor.sessions.standing import GONE, RUNS, Standing, name_taken, no_session
 from torpor.sessions.tasks import Tasks
 from torpor.sessions.templates import Templates
+from torpor.sessions.transfers import TransferLimits, Transfers
 from torpor.sessions.use import InUse, Uses
 from torpor.sessions.watch import Keeping, Watch
 from torpor.store import events as events_table
@@ -67,6 +68,7 @@ class Sessions:
         defaults: Defaults,
         limits: RoomLimits,
         keeping: Keeping,
+        transfers: TransferLimits,
     ) -> None:
         self._database = database
         self._host = host
@@ -105,9 +107,12 @@ class Sessions:
             database, host, self.events, self._lives, self._standing, self._lifecycle, self._tasks
         )
         self.execs = Execs(self._uses, self.events, operations, self._tasks)
+        self.transfers = Transfers(
+            database, self.events, operations, self._uses, self._tasks, transfers
+        )
         self._watch = Watch(
             database, host, self.events, self._snapshots, self._room, self._lives,
-            self._lifecycle, self._tasks, keeping, defaults.idle_timeout,
+            self._lifecycle, self.transfers, self._tasks, keeping, defaults.idle_timeout,
         )  # fmt: skip
         self._watching: asyncio.Task[None] | None = None
         self.report = Report()
@@ -119,6 +124,7 @@ class Sessions:
         database: Database,
         host: MachineHost,
         *,
+        transfers: TransferLimits,
         defaults: Defaults | None = None,
         limits: RoomLimits | None = None,
         keeping: Keeping | None = None,
@@ -129,7 +135,7 @@ class Sessions:
         ulids = Ulids(max(filter(None, ids), default=None))
         opened = cls(
             database, host, ulids, defaults or Defaults(), limits or RoomLimits(),
-            keeping or Keeping(),
+            keeping or Keeping(), transfers,
         )  # fmt: skip
         await opened._begin()
         return opened
@@ -142,6 +148,7 @@ class Sessions:
             self._standing, self._endings, self._creation, self._lifecycle, self._checkpoints,
         )  # fmt: skip
         self.report = await reconciler.run()
+        await self.transfers.begin()
         self._watching = asyncio.create_task(self._watch.run(), name="watch over the sessions")
         self.templates.begin()
 
@@ -159,6 +166,7 @@ class Sessions:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         await self.templates.close()
+        await self.transfers.close()
         await self._creation.stop_provisioning()
         if freeze:
             await self._freeze_all(enough)
@@ -287,8 +295,9 @@ class Sessions:
         return await self._lifecycle.resume(session, by, snapshot=snapshot, key=key)
 
     async def destroy(self, session: str, by: Actor) -> None:
-        """See :meth:`Lifecycle.destroy`."""
+        """See :meth:`Lifecycle.destroy`; what is on its way to it or from it is removed too."""
         await self._lifecycle.destroy(session, by)
+        await self.transfers.end_of(session)
 
     # The snapshot tree
 

@@ -17,6 +17,7 @@ from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots
 from torpor.sessions.standing import RUNS
 from torpor.sessions.tasks import Tasks
+from torpor.sessions.transfers import Transfers
 from torpor.store import events as events_table
 from torpor.store import operations as operations_table
 from torpor.store import samples as samples_table
@@ -59,6 +60,7 @@ class Watch:
         room: Room,
         lives: Lives,
         lifecycle: Lifecycle,
+        transfers: Transfers,
         tasks: Tasks,
         keeping: Keeping,
         idle_timeout: int,
@@ -70,6 +72,7 @@ class Watch:
         self._room = room
         self._lives = lives
         self._lifecycle = lifecycle
+        self._transfers = transfers
         self._tasks = tasks
         self._keeping = keeping
         self._idle_timeout = idle_timeout
@@ -196,6 +199,7 @@ class Watch:
     async def tidy(self) -> None:
         """Finish what was left over, and forget what is too old."""
         await self._snapshots.tidy()
+        await self._transfers.tidy()
         moment = now()
         async with self._database.write() as conn:
             keeping = self._keeping

@@ -3,7 +3,7 @@
 import re
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import (
@@ -144,6 +144,25 @@ class Settings(BaseSettings):
             ' ["127.0.0.1:5000"]; in the environment and as a flag with commas between them'
         },
     )
+    public_url: str | None = Field(
+        None,
+        description="What the URLs begin with that the server gives out. Without it: with the "
+        "address to which the request was sent, which is not right behind a proxy that changes it.",
+        json_schema_extra={"allowed": "a URL, as https://torpor.example.com"},
+    )
+    transfer_limit_gib: Whole = Field(
+        50,
+        ge=1,
+        le=50,
+        description="How large one transfer may be, in GiB.",
+    )
+    transfer_keep_hours: Whole = Field(
+        24,
+        ge=1,
+        le=24 * 30,
+        description="How long an upload may stand still before it is given up, and how long what "
+        "was made ready to be fetched is kept, in hours.",
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -170,6 +189,18 @@ class Settings(BaseSettings):
             if not REGISTRY.fullmatch(each):
                 raise ValueError(f"{each!r} is not a host with or without a port")
         return value
+
+    @field_validator("public_url")
+    @classmethod
+    def _begins_a_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parsed = urlsplit(value)
+        if parsed.scheme not in ("http", "https") or not parsed.hostname:
+            raise ValueError("it does not begin with http:// or https:// and a name")
+        if parsed.query or parsed.fragment or parsed.username or not value.isascii():
+            raise ValueError("only a scheme, a host, a port and a path can be in it")
+        return value.rstrip("/")
 
     @model_validator(mode="after")
     def _open_to_this_computer_only(self) -> Self:

@@ -185,6 +185,49 @@ class SigningKey:
     created_at: datetime
 
 
+TransferStatus = Literal["pending", "in_progress", "completed", "failed"]
+Direction = Literal["upload", "download"]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A large file or archive on its way into a session's workspace or out of it, by way of the
+    server's disk.
+
+    ``path`` is where in the machine, percent-encoded. ``archive``: a tar archive that is unpacked
+    there, or made of what is there. ``part_size`` is that of the parts of an upload, in bytes.
+    ``size`` and ``sha256`` (in hexadecimal digits) are those that were announced, and once it is
+    completed those that it has. ``done_bytes`` is what has arrived in the end. ``expires_at`` is
+    when what is not completed is given up, and what was to be fetched is removed.
+    """
+
+    id: str
+    session: str
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime
+    created_by: str
+    direction: Direction
+    path: str
+    archive: bool
+    status: TransferStatus
+    part_size: int | None = None
+    size: int | None = None
+    sha256: str | None = None
+    done_bytes: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an upload that has come whole; ``number`` counts from 1, ``size`` is in bytes."""
+
+    transfer: str
+    number: int
+    size: int
+    sha256: str
+
+
 @dataclass(frozen=True)
 class Sample:
     """What a session used at one moment, as its host saw it.

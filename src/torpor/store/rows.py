@@ -8,10 +8,19 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Select, Table, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from torpor.store.records import Build, Config, Operation, Session, Snapshot, Template, Token
+from torpor.store.records import (
+    Build,
+    Config,
+    Operation,
+    Session,
+    Snapshot,
+    Template,
+    Token,
+    Transfer,
+)
 
 T = TypeVar("T")
-C = TypeVar("C", Session, Config, Snapshot, Operation, Token, Template, Build)
+C = TypeVar("C", Session, Config, Snapshot, Operation, Token, Template, Build, Transfer)
 
 
 def values(record: Any) -> dict[str, Any]:

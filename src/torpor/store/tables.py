@@ -195,6 +195,37 @@ keys = Table(
 )
 Index("ix_keys_purpose_created_at", keys.c.purpose, keys.c.created_at)
 
+transfers = Table(
+    "transfers",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("session", Text, ForeignKey("sessions.id"), nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Column("expires_at", Moment, nullable=False, index=True),
+    Column("created_by", Text, nullable=False),
+    Column("direction", Text, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("archive", Boolean, nullable=False),
+    Column("status", Text, nullable=False, index=True),
+    Column("part_size", BigInteger),
+    Column("size", BigInteger),
+    Column("sha256", Text),
+    Column("done_bytes", BigInteger, nullable=False),
+    Column("error", Text),
+)
+Index("ix_transfers_session_status", transfers.c.session, transfers.c.status)
+
+transfer_parts = Table(
+    "transfer_parts",
+    metadata,
+    Column("transfer", Text, ForeignKey("transfers.id"), primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("size", BigInteger, nullable=False),
+    Column("sha256", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 samples = Table(
     "samples",
     metadata,

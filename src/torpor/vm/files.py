@@ -107,26 +107,29 @@ class Files:
         mode: int = 0o644,
         parents: bool = False,
         atomic: bool = False,
+        part: str | None = None,
         user: str = "0",
     ) -> int:
         """Make ``path`` a file with ``data`` and return its size.
 
         A file that is there is emptied first and keeps its mode. ``atomic``: it is replaced, at the
-        end and at once, so nobody ever sees half. ``parents`` makes directories that are missing.
+        end and at once, so nobody ever sees half. Until then it has a name beside it, in which is
+        ``part``: what a try before has left under that is written over. ``parents`` makes
+        directories that are missing.
         """
         if not atomic:
             wanted = _about(path, user) | {"mode": mode, "parents": parents}
             pieces = transfers.located(data)
             return await transfers.write_pieces(self._channel, wanted, pieces, truncate=True)
         above, slash, _ = _text(path).rpartition("/")
-        part = f"{above}{slash}.torpor-{secrets.token_hex(8)}"
-        wanted = _about(part, user) | {"mode": mode, "parents": parents, "new": True}
+        beside = f"{above}{slash}.torpor-{part or secrets.token_hex(8)}"
+        wanted = _about(beside, user) | {"mode": mode, "parents": parents, "new": part is None}
         try:
             pieces = transfers.located(data)
             size = await transfers.write_pieces(self._channel, wanted, pieces, truncate=True)
-            await self.move(part, path, user=user)
+            await self.move(beside, path, user=user)
         except BaseException:
-            self._channel.tell("file.remove", _about(part, user))
+            self._channel.tell("file.remove", _about(beside, user))
             raise
         return size
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from torpor.lab.benches.group import Group, Stopwatch, said
 from torpor.lab.figures import Figure, Notebook
 from torpor.lab.laboratory import Laboratory
-from torpor.vm import Command, GuestAgent, GuestError
+from torpor.vm import Command, GuestAgent, GuestError, Output
 
 CARRIED = 32
 """MiB of random bytes in each direction, in one file."""
@@ -50,8 +50,8 @@ async def measure(lab: Laboratory, runs: int, book: Notebook) -> None:
     data = os.urandom(CARRIED << 20)
     for counts in (False, *(True for _ in book.runs(runs))):
         seconds = {
-            "channel_out_32mib": await _channel_out(agent),
-            "channel_in_32mib": await _channel_in(agent, data),
+            "channel_out_32mib": await channel_out(agent, CARRIED),
+            "channel_in_32mib": await channel_in(agent, data),
             "file_write_32mib": await _file_write(agent, data),
             "file_read_32mib": await _file_read(agent, data),
             "tar_out_32mib": await _tar_out(agent),
@@ -63,22 +63,27 @@ async def measure(lab: Laboratory, runs: int, book: Notebook) -> None:
     await lab.host.end(machine)
 
 
-async def _channel_out(agent: GuestAgent) -> float:
-    program = await agent.start(Command(["python3", "-c", WRITES, str(CARRIED)], stdin=True))
+async def channel_out(agent: GuestAgent, mib: int) -> float:
+    """Have a process write so much from its memory; return the seconds."""
+    program = await agent.start(Command(["python3", "-c", WRITES, str(mib)], stdin=True))
     await said(program, "ready")
     clock = Stopwatch()
     await program.write(b"\n")
-    out, _ = await program.collect()
-    _check(len(out), CARRIED << 20)
+    size = 0
+    async for item in program.output():
+        size += len(item.data) if isinstance(item, Output) else 0
+    _check(size, mib << 20)
     return clock.seconds()
 
 
-async def _channel_in(agent: GuestAgent, data: bytes) -> float:
+async def channel_in(agent: GuestAgent, data: bytes, times: int = 1) -> float:
+    """Have a process read ``data`` so many times, and drop it; return the seconds."""
     program = await agent.start(Command(["python3", "-c", READS], stdin=True))
     await said(program, "ready")
     clock = Stopwatch()
-    for start in range(0, len(data), PIECE):
-        await program.write(data[start : start + PIECE])
+    for _ in range(times):
+        for start in range(0, len(data), PIECE):
+            await program.write(data[start : start + PIECE])
     await program.close_stdin()
     ended = await program.wait()
     _check(ended.code, 0)
