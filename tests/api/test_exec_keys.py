@@ -198,7 +198,13 @@ async def test_what_takes_no_key_refuses_one(api: Api, client: httpx.AsyncClient
         if "POST" not in getattr(route, "methods", ()):
             continue
         path = route.path.format(  # type: ignore[attr-defined]
-            session_id="nobody", exec_id="x", pid=1, checkpoint_id="x", config_id="x"
+            session_id="nobody",
+            exec_id="x",
+            pid=1,
+            checkpoint_id="x",
+            config_id="x",
+            template_id="x",
+            transfer_id="x",
         ).removeprefix("/v2/agents")
         async with api.client("admin") as admin:
             answer = await admin.post(path, headers=HEADERS, content=b"{}")
@@ -208,5 +214,5 @@ async def test_what_takes_no_key_refuses_one(api: Api, client: httpx.AsyncClient
             assert answer.status_code == 400
     assert takes == {
         "sessions", "pause", "resume", "checkpoints", "rollback", "fork", "execs", "configs",
-        "clone",
+        "clone", "templates", "transfers",
     }  # fmt: skip

@@ -13,7 +13,7 @@ from tests.store.made import later
 from torpor.api.bearers import Caller
 from torpor.api.permissions import Permission, needs
 from torpor.api.requests import SIGNED
-from torpor.api.routes import BASE, router, signed_router
+from torpor.api.routes import BASE, router
 from torpor.api.signing import Signed, Signer
 from torpor.api.wiring import signed
 from torpor.sessions.model import Actor
@@ -141,11 +141,11 @@ async def test_the_log_does_not_tell_it(api: Api, caplog: pytest.LogCaptureFixtu
     assert line.__dict__["fields"]["route"] == f"{BASE}/signed/{{text}}"
 
 
-async def test_what_was_signed_says_which_of_two_routes_of_one_path_serves_it(api: Api) -> None:
-    for purpose in ("test.one", "test.two"):
-        of = signed_router("test", purpose)
+async def test_its_ending_leads_to_a_route_and_makes_it_good_for_no_other(api: Api) -> None:
+    for purpose in ("one", "two"):
+        of = router("test")
 
-        @of.get("/signed/{text}", name=purpose)
+        @of.get("/signed/{text}/" + purpose, name=purpose)
         @needs(Permission.READ)
         async def read(allowed: Annotated[Signed, signed(purpose)]) -> dict[str, Any]:
             return {"for": allowed.purpose}
@@ -154,8 +154,10 @@ async def test_what_was_signed_says_which_of_two_routes_of_one_path_serves_it(ap
     who = api.bearers.find(api.tokens["viewer"])
     assert who is not None
     async with api.client(None) as client:
-        for purpose in ("test.two", "test.one"):
-            path = api.signer.path(purpose, who, {}, seconds=60).removeprefix(BASE)
+        for purpose, other in (("one", "two"), ("two", "one")):
+            path = api.signer.path(purpose, who, {}, seconds=60, ending="/" + purpose)
+            path = path.removeprefix(BASE)
             assert (await client.get(path)).json() == {"for": purpose}
-        path = api.signer.path("test.three", who, {}, seconds=60).removeprefix(BASE)
-        assert (await client.get(path)).status_code == 404
+            for wrong in (other, purpose + "/x", ""):
+                changed = path.removesuffix(purpose) + wrong
+                assert (await client.get(changed)).status_code == 404

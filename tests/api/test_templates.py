@@ -7,7 +7,7 @@ import pytest
 
 from tests.api.conftest import BASE, Api
 from tests.waiting import eventually
-from torpor.api.template_logs import LOG
+from torpor.api.template_logs import LOG, LOG_ENDING
 from torpor.images import ImageError
 
 NEW = {
@@ -186,12 +186,14 @@ async def test_the_log_is_read_at_a_url_that_needs_no_token(
         assert lines[0].endswith("Z begun: registry.test:5000/team/tools:1")
         assert lines[-1].split(" ", 1)[1].startswith("done: sha256:")
         # Nothing else is read by it, and not by a letter more.
-        assert (await anybody.get(url + "A")).status_code == 401
+        assert (await anybody.get(url + "A")).status_code == 404
+        assert (await anybody.get(url.replace("/log", "A/log"))).status_code == 401
         assert (await anybody.get("/templates")).status_code == 401
         who = api.bearers.find(api.tokens["viewer"])
         assert who is not None
         claims = {"template": "tools", "build": build}
-        of_viewer = api.signer.path(LOG, who, claims, seconds=60).removeprefix(BASE)
+        of_viewer = api.signer.path(LOG, who, claims, seconds=60, ending=LOG_ENDING)
+        of_viewer = of_viewer.removeprefix(BASE)
         assert (await anybody.get(of_viewer)).status_code == 403
         await client.delete("/templates/tools")
         assert (await anybody.get(url)).status_code == 404
