@@ -48,14 +48,18 @@ def test_each_setting_can_be_given_in_each_place(load: Callable[..., Settings]) 
         "default_image": "python",
         "default_size": "mars-1vcpu-1gb",
         "on_stop": "freeze",
+        "preview_listen": "off",
+        "preview_url": "https://previews.example.com",
     }
+    together = {"tls_certificate": "/a.pem", "tls_key": "/b.pem"}
     for name in Settings.model_fields:
-        value = other.get(name, 7)
-        expected = Settings(**{name: value})
+        given = together if name in together else {name: other.get(name, 7)}
+        expected = Settings(**given)
         assert expected != Settings()
-        assert load(**{name: value}) == expected
-        assert load("", {f"TORPOR_{name.upper()}": str(value)}) == expected
-        assert load(f"{name} = {value!r}") == expected
+        assert load(**given) == expected
+        environ = {f"TORPOR_{each.upper()}": str(value) for each, value in given.items()}
+        assert load("", environ) == expected
+        assert load("\n".join(f"{each} = {value!r}" for each, value in given.items())) == expected
 
 
 def test_what_is_empty_or_none_is_not_given(load: Callable[..., Settings]) -> None:

@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection, Request
 
 from torpor.api.bearers import Bearers, Caller
 from torpor.api.metrics import Metrics
+from torpor.api.preview.addresses import Addresses
 from torpor.api.routes import IDEMPOTENCY
 from torpor.api.signing import Signed, Signer
 from torpor.backup import Backups
@@ -25,8 +26,8 @@ from torpor.vm import GuestAgent
 @dataclass(frozen=True)
 class Parts:
     """The parts of one server. ``closing`` is set when it is about to stop: streams end then.
-    ``bearers`` is None where no authentication is asked for, ``backups`` where none can be
-    made."""
+    ``bearers`` is None where no authentication is asked for, ``backups`` where none can be made,
+    ``previews`` where there are none."""
 
     sessions: Sessions
     bearers: Bearers | None
@@ -34,6 +35,7 @@ class Parts:
     signer: Signer
     metrics: Metrics
     backups: Backups | None = None
+    previews: Addresses | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
 
 

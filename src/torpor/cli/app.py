@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from torpor.cli import backup, checkpoints, command, file, log, service, session
+from torpor.cli import backup, checkpoints, command, file, log, port, service, session
 from torpor.cli.image import app as image
 from torpor.cli.lab import app as lab
 from torpor.cli.running import run, working_places
@@ -18,7 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 HOST = "This host"
-for part in (session, command, file, checkpoints, service, backup, log):
+for part in (session, command, file, port, checkpoints, service, backup, log):
     app.add_typer(part.app)
 app.add_typer(image, name="image", rich_help_panel=HOST)
 app.add_typer(lab, name="lab", rich_help_panel=HOST)

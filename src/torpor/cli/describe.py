@@ -11,8 +11,9 @@ from typer.main import get_command
 from torpor.cli.app import app
 
 COMMANDS = (
-    "serve", "status", "token", "create", "list", "show", "exec", "shell", "cp", "ls", "pause",
-    "resume", "checkpoint", "fork", "rollback", "tree", "rm", "logs", "backup", "restore",
+    "serve", "status", "token", "create", "list", "show", "exec", "shell", "cp", "ls",
+    "port-forward", "preview", "pause", "resume", "checkpoint", "fork", "rollback", "tree", "rm",
+    "logs", "backup", "restore",
 )  # fmt: skip
 EVERYWHERE = frozenset({"--host", "--output", "--help"})
 

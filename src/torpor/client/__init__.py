@@ -24,6 +24,7 @@ from torpor.client.errors import (
     UnauthorizedError,
     UnavailableError,
     UnreachableError,
+    UntrustedError,
 )
 from torpor.client.exec_stream import (
     Disconnected,
@@ -45,6 +46,7 @@ from torpor.client.machine_records import (
     Terminal,
     Unpacked,
 )
+from torpor.client.preview_records import Ingress, Preview
 from torpor.client.records import (
     Checkpoint,
     Event,
@@ -87,6 +89,7 @@ __all__ = [
     "Gap",
     "History",
     "HostStatus",
+    "Ingress",
     "InvalidError",
     "Item",
     "NewToken",
@@ -96,6 +99,7 @@ __all__ = [
     "Page",
     "Patience",
     "Paused",
+    "Preview",
     "Process",
     "Ran",
     "RateLimitedError",
@@ -116,6 +120,7 @@ __all__ = [
     "UnavailableError",
     "Unpacked",
     "UnreachableError",
+    "UntrustedError",
     "Who",
     "is_local",
 ]

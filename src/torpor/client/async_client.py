@@ -11,7 +11,7 @@ import httpx
 
 from torpor.client import transport
 from torpor.client.call import Answer, Call
-from torpor.client.calls import execs, files, service, sessions, snapshots
+from torpor.client.calls import execs, files, previews, service, sessions, snapshots
 from torpor.client.errors import ClientError, UnreachableError, api_error
 from torpor.client.following import Following, change_of
 from torpor.client.machine_records import FileChange
@@ -31,9 +31,10 @@ class AsyncClient:
     """A client of one server, for the tasks of one event loop. Close it, or use it as a context.
 
     ``url`` and ``token`` are, if they are not given, those of ``TORPOR_URL`` and ``TORPOR_TOKEN``,
-    else the address at which a server on this computer listens, and no token. Nothing is sent
-    before the first call. All methods raise :exc:`ClientError`; which a call can raise besides,
-    and what it returns, its own text says.
+    else the address at which a server on this computer listens, and no token. ``authorities``, or
+    ``TORPOR_CA``, is a file of certificates by which the server is trusted, besides the usual ones.
+    Nothing is sent before the first call. All methods raise :exc:`ClientError`; which a call can
+    raise besides, and what it returns, its own text says.
     """
 
     def __init__(
@@ -42,8 +43,9 @@ class AsyncClient:
         token: str | None = None,
         *,
         patience: Patience | None = None,
+        authorities: str | None = None,
     ) -> None:
-        self.target = target(url, token)
+        self.target = target(url, token, authorities=authorities)
         self._patience = patience or Patience()
         self._http = httpx.AsyncClient(**transport.settings(self.target))
 
@@ -87,6 +89,11 @@ class AsyncClient:
     make_directory = async_method(files.make_directory)
     read_archive_pieces = async_pieces_method(files.read_archive_pieces)
     write_archive = async_method(files.write_archive)
+
+    get_ingress = async_method(previews.get_ingress)
+    create_preview = async_method(previews.create_preview)
+    list_previews = async_method(previews.list_previews)
+    revoke_preview = async_method(previews.revoke_preview)
 
     list_sizes = async_method(service.list_sizes)
     get_host = async_method(service.get_host)

@@ -9,7 +9,7 @@ import httpx
 
 from torpor.client import transport
 from torpor.client.call import Answer, Call
-from torpor.client.calls import execs, files, service, sessions, snapshots
+from torpor.client.calls import execs, files, previews, service, sessions, snapshots
 from torpor.client.errors import ClientError, UnreachableError, api_error
 from torpor.client.following import Following, change_of
 from torpor.client.machine_records import FileChange
@@ -29,9 +29,10 @@ class Client:
     """A client of one server. Threads may share it. Close it, or use it as a context.
 
     ``url`` and ``token`` are, if they are not given, those of ``TORPOR_URL`` and ``TORPOR_TOKEN``,
-    else the address at which a server on this computer listens, and no token. Nothing is sent
-    before the first call. All methods raise :exc:`ClientError`; which a call can raise besides,
-    and what it returns, its own text says.
+    else the address at which a server on this computer listens, and no token. ``authorities``, or
+    ``TORPOR_CA``, is a file of certificates by which the server is trusted, besides the usual ones.
+    Nothing is sent before the first call. All methods raise :exc:`ClientError`; which a call can
+    raise besides, and what it returns, its own text says.
     """
 
     def __init__(
@@ -40,8 +41,9 @@ class Client:
         token: str | None = None,
         *,
         patience: Patience | None = None,
+        authorities: str | None = None,
     ) -> None:
-        self.target = target(url, token)
+        self.target = target(url, token, authorities=authorities)
         self._patience = patience or Patience()
         self._http = httpx.Client(**transport.settings(self.target))
 
@@ -85,6 +87,11 @@ class Client:
     make_directory = method(files.make_directory)
     read_archive_pieces = pieces_method(files.read_archive_pieces)
     write_archive = method(files.write_archive)
+
+    get_ingress = method(previews.get_ingress)
+    create_preview = method(previews.create_preview)
+    list_previews = method(previews.list_previews)
+    revoke_preview = method(previews.revoke_preview)
 
     list_sizes = method(service.list_sizes)
     get_host = method(service.get_host)

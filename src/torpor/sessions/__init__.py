@@ -30,6 +30,8 @@ from torpor.sessions.model import (
     RolledBack,
     Tree,
 )
+from torpor.sessions.ports import PortConnection, Ports
+from torpor.sessions.previews import Previews
 from torpor.sessions.room import RoomLimits
 from torpor.sessions.service import Sessions
 from torpor.sessions.use import InUse
@@ -57,6 +59,9 @@ __all__ = [
     "NoRoomError",
     "NotFoundError",
     "Paused",
+    "PortConnection",
+    "Ports",
+    "Previews",
     "Ran",
     "Resumed",
     "RolledBack",

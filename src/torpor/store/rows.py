@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Select, Table, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from torpor.store.records import Operation, Session, Snapshot, Token
+from torpor.store.records import Operation, PreviewLink, Session, Snapshot, Token
 
 T = TypeVar("T")
-C = TypeVar("C", Session, Snapshot, Operation, Token)
+C = TypeVar("C", Session, Snapshot, Operation, Token, PreviewLink)
 
 
 def values(record: Any) -> dict[str, Any]:
