@@ -212,16 +212,16 @@ async def test_events_come_as_they_are_said_and_end_with_who_listens(api: Api, o
         await asked.connection.reader.read()
         ended.set()
 
-    async with (
-        running(events=events) as app,
-        previewed(api),
-        browser(api, one, app.port, **H2) as client,
-    ):
-        async with client.stream("GET", "/events") as found:
-            assert await anext(found.aiter_bytes()) == b"data: 1\n\n"
-            await eventually(lambda: in_use(api, one), lambda uses: uses == 0)
+    async with running(events=events) as app, previewed(api), talking(api) as talk:
+        stream = await talk.ask(*asking(api, one, app.port, "/events"))
+        found = await talk.until(lambda event: isinstance(event, DataReceived))
+        assert isinstance(found, DataReceived)
+        assert found.data == b"data: 1\n\n"
+        await eventually(lambda: in_use(api, one), lambda uses: uses == 0)
+        talk.h2.reset_stream(stream, ErrorCodes.CANCEL)
+        await talk.flush()
         await asyncio.wait_for(ended.wait(), 10)
-        assert (await client.get("/")).status_code == 200  # the connection goes on
+        assert await talk.status(await talk.ask(*asking(api, one, app.port))) == 200
 
 
 async def test_a_websocket_goes_over_a_stream_beside_others(api: Api, one: str) -> None:
@@ -243,7 +243,9 @@ async def test_a_websocket_goes_over_a_stream_beside_others(api: Api, one: str) 
         frames = ClientProtocol(parse_uri("ws://x/"), state=OPEN)
         for word in ("hello", "x" * 20_000):
             frames.send_text(word.encode())
-            talk.h2.send_data(stream, b"".join(frames.data_to_send()))
+            sent = b"".join(frames.data_to_send())
+            for at in range(0, len(sent), 10_000):
+                talk.h2.send_data(stream, sent[at : at + 10_000])
             await talk.flush()
             got: list[Frame] = []
             while not got:

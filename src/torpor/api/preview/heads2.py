@@ -49,7 +49,10 @@ def head_of(pairs: list[tuple[bytes, bytes]], *, whole: bool) -> tuple[Head, byt
         method, key = "GET", base64.b64encode(secrets.token_bytes(16))
         rest += [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]
         rest.append((b"sec-websocket-key", key))
-    length = 0 if whole or tunnel else _length(headers)
+    length = _length(headers)
+    if (whole or tunnel) and length:
+        raise HeadError(400, "the body is not there that Content-Length tells of")
+    length = 0 if whole or tunnel else length
     said = (b"host", authority.encode("latin-1")), *rest
     return Head(method, check_target(path.decode("ascii")), authority, said, length), key
 

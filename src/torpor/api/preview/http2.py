@@ -23,7 +23,7 @@ from h2.events import (
     WindowUpdated,
 )
 from h2.exceptions import H2Error, NoSuchStreamError, StreamClosedError
-from h2.settings import SettingCodes
+from h2.settings import SettingCodes, Settings
 
 from torpor.api.preview.headers import Pairs
 from torpor.api.preview.heads import LARGEST, Head, HeadError
@@ -53,13 +53,15 @@ class Http2Connection:
     ) -> None:
         self.peer = peer
         self.h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
-        self.h2.local_settings.update(
-            {
+        # Changed later, they would be told later, and be in force here before that.
+        self.h2.local_settings = Settings(
+            client=False,
+            initial_values={
                 SettingCodes.MAX_CONCURRENT_STREAMS: MOST_STREAMS,
                 SettingCodes.INITIAL_WINDOW_SIZE: WINDOW,
                 SettingCodes.MAX_HEADER_LIST_SIZE: LARGEST,
                 SettingCodes.ENABLE_CONNECT_PROTOCOL: 1,
-            }
+            },
         )
         self._reader = reader
         self._writer = writer
