@@ -31,7 +31,6 @@ from torpor.api.preview.heads2 import head_of
 from torpor.api.preview.http1 import HEAD_SECONDS, IDLE_SECONDS, PIECE, Refuse, Serve, unread
 from torpor.api.preview.inbound import GoneError, Inbound, Peer
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 WINDOW = 1 << 20
 """Bytes of bodies that may be under way, of one request and of all of a connection."""
 MOST_STREAMS = 100

@@ -7,12 +7,12 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 from torpor.api.connections import most_strangers
 from torpor.api.preview.admission import Admission
 from torpor.api.preview.http1 import HEAD_SECONDS, PIECE, Http1Connection
-from torpor.api.preview.http2 import PREFACE, Http2Connection
 from torpor.api.preview.inbound import Peer
 from torpor.api.preview.links import Links
 from torpor.api.preview.passing import Passing
@@ -20,7 +20,14 @@ from torpor.api.preview.serving import Serving
 from torpor.api.preview.upstream import Upstreams
 from torpor.api.wiring import Parts
 
+if TYPE_CHECKING:
+    from torpor.api.preview.http2 import Http2Connection
+
 log = logging.getLogger("torpor.preview")
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What a connection in HTTP/2 begins with (RFC 9113, 3.4)."""
+Connection: TypeAlias = "Http1Connection | Http2Connection"
 
 
 class Listener:
@@ -30,7 +37,7 @@ class Listener:
     def __init__(self, serving: Serving, strangers: int) -> None:
         self._serving = serving
         self._most = strangers
-        self._connections: dict[asyncio.Task[None], Http1Connection | Http2Connection | None] = {}
+        self._connections: dict[asyncio.Task[None], Connection | None] = {}
         self._strangers: dict[asyncio.Task[None], None] = {}
         self._names: WeakKeyDictionary[ssl.SSLObject, str] = WeakKeyDictionary()
         self._closing = False
@@ -80,11 +87,17 @@ class Listener:
         peer = Peer(address, name, known)
         if tls is None:
             begun = await _first_bytes(reader)
-            kind = Http2Connection if begun == PREFACE else Http1Connection
+            newer = begun == PREFACE
         else:
             begun = b""
-            kind = Http2Connection if tls.selected_alpn_protocol() == "h2" else Http1Connection
-        connection = kind(reader, writer, peer, begun)
+            newer = tls.selected_alpn_protocol() == "h2"
+        connection: Connection
+        if newer:
+            from torpor.api.preview.http2 import Http2Connection  # few need it, none to start
+
+            connection = Http2Connection(reader, writer, peer, begun)
+        else:
+            connection = Http1Connection(reader, writer, peer, begun)
         self._connections[task] = connection
         await connection.run(self._serving.serve, self._serving.refuse)
 
@@ -161,6 +174,7 @@ async def serving_previews(
         server.close()
         await accepting.close(grace, hurried)
 
+    log.info("previews are at %s", parts.previews.origin)
     stopping = asyncio.create_task(stop(), name="end of previews")
     try:
         yield
