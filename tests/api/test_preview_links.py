@@ -283,22 +283,42 @@ async def test_a_link_ends_with_the_token_that_made_it_and_with_its_session(
             assert (await client.get(arrival(other))).status_code == 401
 
 
+async def test_who_comes_by_a_link_is_not_told_why_a_session_fails(api: Api, one: str) -> None:
+    machine = (await api.sessions.get(one)).machine or ""
+    async with running() as app, previewed(api):
+        link = await share(api, one, app.port)
+        api.host.die(machine, "/srv/home-of-the-host is torn")
+
+        async def failed() -> Status:
+            return (await api.sessions.get(one)).status
+
+        await eventually(failed, lambda found: found is Status.FAILED)
+        async with stranger(api, one, app.port) as client:
+            await client.get(arrival(link))
+            found = await client.get("/")
+            assert found.status_code == 409
+            assert "home-of-the-host" not in found.text
+        async with browser(api, one, app.port) as client:
+            found = await client.get("/")
+            assert found.status_code == 409
+            assert "home-of-the-host" in found.text
+
+
 async def test_what_is_signed_for_one_thing_is_good_for_no_other(api: Api, one: str) -> None:
     who = api.bearers.find(api.tokens["operator"])
     assert who is not None
     async with running() as app, previewed(api):
         link = await share(api, one, app.port)
-        claims = {"link": link["preview_id"], "session": one, "port": app.port}
+        claims = {"link": link["preview_id"]}
         other = api.signer.path("transfer", who, claims, seconds=60).rpartition("/")[2]
         async with stranger(api, one, app.port) as client:
             assert (await client.get(f"/?torpor_link={other}")).status_code == 401
         async with api.client(None) as client:
             token = arrival(link).partition("=")[2]
             assert (await client.get(f"/signed/{token}")).status_code == 404
-        # And a claim that the noted link does not have is worth nothing.
-        forged = {**claims, "port": 1}
-        text = api.signer.path("preview", who, forged, seconds=60).rpartition("/")[2]
-        async with stranger(api, one, 1) as client:
+        # Nor one that was signed and is noted nowhere.
+        text = api.signer.path("preview", who, {"link": "pv_none"}, seconds=60).rpartition("/")[2]
+        async with stranger(api, one, app.port) as client:
             assert (await client.get(f"/?torpor_link={text}")).status_code == 401
 
 

@@ -13,9 +13,8 @@ PURPOSE = "preview"
 
 def link_token(signer: Signer, link: PreviewLink, caller: Caller) -> str:
     """Return the text that makes whoever has it one who may use a link."""
-    claims = {"link": link.id, "session": link.session, "port": link.port}
     left = max(0.0, (link.expires_at - now()).total_seconds())
-    return signer.path(PURPOSE, caller, claims, seconds=left).removeprefix(SIGNED)
+    return signer.path(PURPOSE, caller, {"link": link.id}, seconds=left).removeprefix(SIGNED)
 
 
 class Links:
@@ -36,7 +35,4 @@ class Links:
         if self._bearers is not None and not self._bearers.stands(caller.actor.id):
             return None
         link = await self._previews.standing(str(signed.claims.get("link")))
-        meant = signed.claims.get("session"), signed.claims.get("port"), caller.actor.id
-        if link is None or meant != (link.session, link.port, link.created_by):
-            return None
-        return (link, caller) if caller.may(Permission.USE) else None
+        return (link, caller) if link is not None and caller.may(Permission.USE) else None

@@ -5,7 +5,7 @@ import time
 from http import HTTPStatus
 
 from torpor.api.bearers import Bearers, TokenEndedError
-from torpor.api.errors import UNFORESEEN, UNTOLD, Problem, problem_of
+from torpor.api.errors import UNFORESEEN, UNTOLD, Problem, RefusedError, problem_of
 from torpor.api.metrics import Metrics
 from torpor.api.preview.addresses import Addresses, Place, name_of
 from torpor.api.preview.admission import Admission, Admitted, accept_of
@@ -178,10 +178,11 @@ def _problem(error: Exception, admitted: Admitted | None) -> Problem:
             f"Nobody listens on port {admitted.port} of this session.",
             todo="Start what is to listen there; on the machine's loopback is enough.",
         )
-    if problem.of_host and (admitted is None or admitted.link is not None):
-        log.warning("a request to a preview failed: %s", problem.message)
-        return Problem(problem.status, problem.id, UNTOLD, headers=problem.headers)
-    return problem
+    if isinstance(error, RefusedError) or (admitted is not None and admitted.link is None):
+        return problem
+    # Whoever came by a link is nobody that we know: why a session fails is not for them.
+    log.warning("a request to a preview failed: %s", problem.message)
+    return Problem(problem.status, problem.id, UNTOLD, headers=problem.headers)
 
 
 async def _tell(inbound: Inbound, problem: Problem) -> None:
