@@ -7,6 +7,7 @@ import os
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -61,6 +62,37 @@ async def test_the_client_asks_and_streams_over_tls(
         async with client.forward("one", port) as stream:
             await stream.write(b"hello")
             assert await stream.read() == b"HELLO"
+
+
+@pytest.mark.filterwarnings("ignore")  # DigitalOcean's client and what it stands on warn of theirs
+async def test_digitaloceans_client_works_by_changing_its_endpoint(
+    api: Api, authority: Authority, certificate: Certificate
+) -> None:
+    from pydo import Client
+
+    session = await api.ready(name="one")
+    async with served(api, certificate=certificate) as address:
+        url = f"https://{address}"
+        client = Client(
+            api.tokens["operator"],
+            endpoint=url,
+            agents_endpoint=url,
+            connection_verify=str(authority.file),
+        )
+
+        async def ask(name: str, *arguments: Any) -> dict[str, Any]:
+            found: dict[str, Any] = await asyncio.to_thread(
+                getattr(client.harness, name), session, *arguments
+            )
+            return found
+
+        found = await asyncio.to_thread(client.agents.sessions.get, session)
+        assert found["session"]["name"] == "one"
+        ingress = (await ask("get_session_ingress"))["ingress_url"]
+        assert ingress["url"] == api.addresses.url(session, 8000)
+        assert ingress["state"] == "INGRESS_URL_STATE_READY"
+        assert (await ask("get_session_port_forward", 8000))["id"] == "upgrade_required"
+        client.close()
 
 
 async def test_a_certificate_of_nobody_is_told_as_that_and_not_tried_again(
