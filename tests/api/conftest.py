@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ from tests.api.guests import GuestHost
 from torpor.api import create_app
 from torpor.api.bearers import Bearers
 from torpor.api.connections import Strangers
+from torpor.api.preview.addresses import Addresses
+from torpor.api.preview.listener import serving_previews
 from torpor.api.server import config_of
 from torpor.api.signing import Signer
+from torpor.api.tls import Certificate
 from torpor.sessions import Sessions, TransferLimits
 from torpor.settings import Settings
 from torpor.store import Database
@@ -33,14 +37,18 @@ class Api:
         self.settings = Settings(**settings)
         self.host = GuestHost(root / "world")
 
-    async def open(self) -> "Api":
+    async def open(self, preview_port: int = 0) -> "Api":
         """Open all of it."""
         self.database = await Database.open(f"sqlite:///{self.root}/torpor.db")
         self.bearers = await Bearers.open(self.database)
         self.sessions = await self._sessions()
         asked = self.bearers if self.settings.authentication == "tokens" else None
         self.signer = await Signer.open(self.database)
-        self.app = create_app(self.sessions, asked, self.settings, self.signer)
+        self.previews = socket.create_server(("127.0.0.1", preview_port))
+        self.addresses = Addresses("http", "localhost", self.previews.getsockname()[1])
+        self.app = create_app(
+            self.sessions, asked, self.settings, self.signer, addresses=self.addresses
+        )
         self.tokens: dict[Role, str] = {}
         for role in ("viewer", "approver", "operator", "admin"):
             self.tokens[role] = (await self.bearers.make(role, role))[1]
@@ -57,6 +65,7 @@ class Api:
 
     async def close(self) -> None:
         """Close all of it."""
+        self.previews.close()
         await self.sessions.close()
         await self.host.close()
         await self.database.close()
@@ -97,10 +106,22 @@ async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @contextlib.asynccontextmanager
-async def served(api: Api, strangers: Strangers | None = None) -> AsyncIterator[str]:
+async def previewed(api: Api, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """Serve previews; return at which port."""
+    parts = api.app.state.parts
+    async with serving_previews(
+        api.previews, parts, context=context, grace=5, hurried=asyncio.Event()
+    ):
+        yield api.addresses.port
+
+
+@contextlib.asynccontextmanager
+async def served(
+    api: Api, strangers: Strangers | None = None, certificate: Certificate | None = None
+) -> AsyncIterator[str]:
     """Serve the application on a port of loopback; return where."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = config_of(api.app, strangers)
+    config = config_of(api.app, strangers, certificate)
     config.timeout_graceful_shutdown = 5
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]

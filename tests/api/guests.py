@@ -29,6 +29,12 @@ class GuestHost(WorldHost):
         self._agents: dict[str, GuestAgent] = {}
         self._attaching = asyncio.Lock()
         self._holdings: dict[str, Holding] = {}
+        self._boots = 0
+
+    async def boot(self, machine: str) -> None:
+        """Have a machine's agent be another one, which knows nothing of what was before."""
+        await self._cut(machine)
+        self._guests.pop(self._whose(machine)).end()
 
     def stop(self, machine: str) -> None:
         """Have a machine stand still, and nobody know."""
@@ -105,7 +111,8 @@ class GuestHost(WorldHost):
         async with self._attaching:
             whose = self._whose(machine)
             if whose not in self._guests:
-                place = self.root / "guests" / whose
+                self._boots += 1
+                place = self.root / "guests" / f"{whose}-{self._boots}"
                 place.mkdir(parents=True)
                 self._guests[whose] = Guest(place)
             found = self._agents.get(machine)

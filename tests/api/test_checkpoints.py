@@ -32,7 +32,7 @@ async def test_a_checkpoint_is_made_listed_shown_gone_back_to_and_deleted(
     page = (await client.get("/sessions/one/checkpoints", params=rest)).json()
     assert [each["label"] for each in page["checkpoints"]] == ["before"]
     assert page["next_page_token"] == ""
-    await api.sessions.open_port(one, SYSTEM, 80)
+    await api.sessions.ports.opened(one, SYSTEM, 80)
     back = (await client.post(path + "/rollback", json={})).json()
     assert back["session"]["session_id"] == one
     assert len(back["not_undone"]) == 1

@@ -11,7 +11,9 @@ from tests.api.conftest import BASE, Api, served
 from tests.api.test_execs import in_use
 from tests.guest.conftest import server
 from tests.waiting import eventually
+from torpor.client.exec_stream import END_OF_INPUT
 from torpor.sessions.model import SYSTEM
+from torpor.store.records import Status
 
 
 @pytest.fixture
@@ -147,6 +149,38 @@ async def test_only_bytes_are_passed_on(api: Api, one: str) -> None:
         with pytest.raises(ConnectionClosed):
             await socket.recv()
         assert socket.close_code == 4400
+
+
+async def test_who_sends_no_more_still_reads_the_answer(api: Api, one: str) -> None:
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(str(len(await reader.read())).encode())
+        writer.close()
+
+    async with (
+        server(count) as port,
+        served(api) as address,
+        forward(api, address, port) as socket,
+    ):
+        await socket.send(b"x" * 300_000)
+        await socket.send(END_OF_INPUT)
+        assert await read(socket, 6) == b"300000"
+        with pytest.raises(ConnectionClosed):
+            await asyncio.wait_for(socket.recv(), 5)
+        assert socket.close_code == 1000
+
+
+async def test_a_request_without_an_upgrade_is_told_so_and_wakes_nothing(
+    api: Api, one: str
+) -> None:
+    await api.sessions.pause(one, SYSTEM)
+    async with api.client() as client:
+        answer = await client.get(f"/sessions/{one}/port-forward/8000")
+        assert (answer.status_code, answer.json()["id"]) == (400, "upgrade_required")
+        assert (await client.get("/sessions/none/port-forward/8000")).status_code == 404
+        assert (await client.get(f"/sessions/{one}/port-forward/0")).status_code == 400
+    async with api.client("viewer") as client:
+        assert (await client.get(f"/sessions/{one}/port-forward/8000")).status_code == 403
+    assert (await api.sessions.get(one)).status is Status.PAUSED
 
 
 async def test_a_session_that_is_destroyed_takes_its_connections_along(api: Api, one: str) -> None:

@@ -58,7 +58,16 @@ def test_a_server_imports_no_client_nothing_that_draws_and_no_migrations(tmp_pat
     modules_of_a_server(tmp_path)  # makes its database, which takes migrations
     modules = modules_of_a_server(tmp_path)
     assert of(("torpor.api", "fastapi", "sqlalchemy"), modules)  # these are what is looked at
-    unneeded = (*CLIENTS, *DRAWING, *LAB, "alembic", "yaml", "sqlalchemy.dialects.postgresql")
+    unneeded = (
+        *CLIENTS,
+        *DRAWING,
+        *LAB,
+        "h2",
+        "hpack",
+        "alembic",
+        "yaml",
+        "sqlalchemy.dialects.postgresql",
+    )
     assert of(unneeded, modules) == []
 
 

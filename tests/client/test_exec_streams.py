@@ -337,11 +337,14 @@ def test_only_the_newest_input_is_unsure() -> None:
 
 def test_a_port_is_a_pipe_both_ways(double: Double, client: Client) -> None:
     async def talk(websocket: WebSocket, before: int) -> None:
-        await websocket.send_bytes(b"hello, " + await websocket.receive_bytes())
+        data = await websocket.receive_bytes()
+        assert await websocket.receive_json() == {"type": "eof"}
+        await websocket.send_bytes(b"hello, " + data)
 
     talks(double, talk, "/v2/agents/sessions/b/port-forward/8080")
     with client.forward("b", 8080) as port:
         port.write(b"you")
+        port.close_input()
         assert (port.read(), port.read()) == (b"hello, you", b"")
         with pytest.raises(UnreachableError):
             port.write(b"x")
@@ -357,6 +360,7 @@ async def test_coroutines_have_ports_too(double: Double, async_client: AsyncClie
     talks(double, talk, "/v2/agents/sessions/b/port-forward/1")
     async with async_client.forward("b", 1) as port:
         await port.write(b"x")
+        await port.close_input()
         assert await port.read() == b"x"
         with pytest.raises(ConflictError):
             await port.read()

@@ -172,7 +172,7 @@ async def test_a_fork_asked_for_again_says_of_each_child_what_it_said_at_first(
     await service.again()
     parent = await service.ready()
     checkpoint = await service.sessions.checkpoint(parent.id, ANN)
-    await service.sessions.open_port(parent.id, ANN, 80)
+    await service.sessions.ports.opened(parent.id, ANN, 80)
     key = Key("k", "d")
 
     async def said() -> tuple[list[Any], list[str]]:
@@ -190,7 +190,7 @@ async def test_a_fork_asked_for_again_says_of_each_child_what_it_said_at_first(
     assert len(errors) == 2
     assert {kind for kind, _ in errors} == {NoRoomError}
     assert errors[0][1]["facts"].keys() == {"needed", "free"}
-    await service.sessions.open_port(parent.id, ANN, 8080)
+    await service.sessions.ports.opened(parent.id, ANN, 8080)
     assert await said() == first
     await service.again()
     assert await said() == first
@@ -253,9 +253,9 @@ async def test_a_paused_session_can_be_rolled_back(service: Service) -> None:
 
 async def test_what_a_rollback_and_a_fork_do_not_undo_is_listed(service: Service) -> None:
     session = await service.ready()
-    await service.sessions.open_port(session.id, ANN, 80)
+    await service.sessions.ports.opened(session.id, ANN, 80)
     checkpoint = await service.sessions.checkpoint(session.id, ANN)
-    await service.sessions.open_port(session.id, ANN, 8080)
+    await service.sessions.ports.opened(session.id, ANN, 8080)
     found = await service.sessions.events.after(None, session.id)
     since = [event.id for event in found if event.data.get("port") == 8080]
     forked = await service.sessions.fork(session.id, ANN, checkpoint=checkpoint.checkpoint)
@@ -277,7 +277,7 @@ async def test_what_is_not_undone_is_found_behind_all_else_that_happened(
     async with service.database.write() as conn:
         for _ in range(MOST_LISTED + 1):
             await service.sessions.events.append(conn, "note", session.id, ANN)
-    await service.sessions.open_port(session.id, ANN, 80)
+    await service.sessions.ports.opened(session.id, ANN, 80)
     last = await service.sessions.events.last()
     rolled = await service.sessions.rollback(session.id, ANN, checkpoint.checkpoint or "")
     assert rolled.not_undone == [last]

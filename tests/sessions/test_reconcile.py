@@ -116,7 +116,7 @@ async def test_a_start_that_had_come_to_its_machine_is_finished(
 ) -> None:
     session = await service.ready()
     checkpoint = await service.sessions.checkpoint(session.id, ANN)
-    await service.sessions.open_port(session.id, ANN, 80)
+    await service.sessions.ports.opened(session.id, ANN, 80)
     reached_out = await service.sessions.events.last()
     key = Key("k", "d")
     real = service.host.start

@@ -50,14 +50,18 @@ def test_each_setting_can_be_given_in_each_place(load: Callable[..., Settings]) 
         "on_stop": "freeze",
         "template_insecure_registries": "r.test:5000, [::1]",
         "public_url": "https://torpor.example.com:8443/below",
+        "preview_listen": "off",
+        "preview_url": "https://previews.example.com",
     }
+    together = {"tls_certificate": "/a.pem", "tls_key": "/b.pem"}
     for name in Settings.model_fields:
-        value = other.get(name, 7)
-        expected = Settings(**{name: value})
+        given = together if name in together else {name: other.get(name, 7)}
+        expected = Settings(**given)
         assert expected != Settings()
-        assert load(**{name: value}) == expected
-        assert load("", {f"TORPOR_{name.upper()}": str(value)}) == expected
-        assert load(f"{name} = {value!r}") == expected
+        assert load(**given) == expected
+        environ = {f"TORPOR_{each.upper()}": str(value) for each, value in given.items()}
+        assert load("", environ) == expected
+        assert load("\n".join(f"{each} = {value!r}" for each, value in given.items())) == expected
 
 
 def test_a_list_is_one_of_the_file_and_has_commas_elsewhere(load: Callable[..., Settings]) -> None:

@@ -5,5 +5,6 @@ await serve(load_settings({}), default_places())
 
 from torpor.api.app import create_app
 from torpor.api.server import ADMIN_TOKEN, ListenError, serve
+from torpor.api.tls import TlsError
 
-__all__ = ["ADMIN_TOKEN", "ListenError", "create_app", "serve"]
+__all__ = ["ADMIN_TOKEN", "ListenError", "TlsError", "create_app", "serve"]

@@ -26,6 +26,7 @@ from torpor.api import (
     host,
     policy,
     ports,
+    previews,
     processes,
     sessions,
     template_logs,
@@ -40,6 +41,7 @@ from torpor.api.bearers import Bearers
 from torpor.api.errors import UNFORESEEN, answer_body, problem_of
 from torpor.api.gate import Gate
 from torpor.api.metrics import Metrics
+from torpor.api.preview.addresses import Addresses
 from torpor.api.rates import Rates
 from torpor.api.requests import Requests
 from torpor.api.signing import Signer
@@ -66,6 +68,7 @@ RESOURCES: Sequence[ModuleType] = (
     workspace,
     transfers,
     ports,
+    previews,
     processes,
     host,
     backups,
@@ -95,9 +98,11 @@ def create_app(
     signer: Signer,
     metrics: Metrics | None = None,
     copies: Backups | None = None,
+    addresses: Addresses | None = None,
 ) -> FastAPI:
     """Return the application. ``bearers`` are the tokens that are asked for; None asks for none.
-    ``copies`` makes backups, None where the files of the host cannot be read from here."""
+    ``copies`` makes backups, None where the files of the host cannot be read from here.
+    ``addresses`` are those of previews, None where there are none."""
     app = FastAPI(
         title="Torpor",
         summary="Machines that can be frozen, thawed and forked with everything in mind.",
@@ -113,7 +118,7 @@ def create_app(
             if each not in (policy, template_logs, following, archives, figures, document)
         ],
     )
-    parts = Parts(service, bearers, settings, signer, metrics or Metrics(), copies)
+    parts = Parts(service, bearers, settings, signer, metrics or Metrics(), copies, addresses)
     app.state.parts = parts
     for resource in RESOURCES:
         # One flat list: the gate goes through it as the router does.

@@ -22,12 +22,17 @@ KNOWN = "known"
 """Where in a request's state there is what the gate is to call when it has found a valid token."""
 
 
+def most_strangers() -> int:
+    """Return how many connections of strangers one port may have."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(MOST_STRANGERS, descriptors // 4)
+
+
 class Strangers:
     """The connections on which no valid token was shown, the oldest first."""
 
     def __init__(self, most: int | None = None) -> None:
-        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = most or min(MOST_STRANGERS, descriptors // 4)
+        self._most = most or most_strangers()
         self._there: dict[Connection, None] = {}
 
     def add(self, connection: "Connection") -> None:

@@ -8,11 +8,12 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -22,8 +23,11 @@ from torpor.api.app import create_app
 from torpor.api.bearers import Bearers, is_valid
 from torpor.api.connections import Connection, Strangers
 from torpor.api.logs import configure_logs
+from torpor.api.preview.addresses import Addresses
+from torpor.api.preview.listener import serving_previews
 from torpor.api.signing import Signer
 from torpor.api.supervisor import Supervisor
+from torpor.api.tls import Certificate
 from torpor.backup import Backups, check_no_restore, remove_left_copies
 from torpor.images import Report, Step, silent
 from torpor.sessions import (
@@ -76,9 +80,10 @@ async def serve(
     ends requests at once, and leaves running what is not being frozen yet. Raises
     :exc:`ListenError`, :exc:`torpor.backup.BackupError`, :exc:`torpor.vm.VmError`,
     :exc:`torpor.images.ImageError` and :exc:`torpor.store.errors.StoreError`, with nothing left
-    open.
+    open; also :exc:`torpor.api.tls.TlsError`.
     """
     configure_logs()
+    certificate = Certificate.of(settings)
     supervisor = Supervisor.of_environment()
 
     def told(step: Step) -> None:
@@ -87,7 +92,7 @@ async def serve(
 
     def ready() -> None:
         supervisor.ready()
-        listening(url_of(listener))
+        listening(url_of(listener, tls=certificate is not None))
 
     with _stopped_by_signals(supervisor) as stop:
         async with AsyncExitStack() as stack:
@@ -99,19 +104,35 @@ async def serve(
                 opening.cancel()
                 await asyncio.gather(opening, return_exceptions=True)
                 return
-            app, listener = opening.result()
-            announce(places.home, url_of(listener), torpor.__version__)
+            app, listener, previews = opening.result()
+            url = url_of(listener, tls=certificate is not None)
+            announce(places.home, url, torpor.__version__)
             stack.callback(withdraw, places.home)
-            await _run(app, listener, stop, ready)
+            if certificate is not None:
+                await stack.enter_async_context(_meanwhile(certificate.watch()))
+            if previews is not None:
+                context = None if certificate is None else certificate.context("h2", "http/1.1")
+                serving = serving_previews(
+                    previews, app.state.parts, context=context,
+                    grace=GRACE_SECONDS, hurried=stop.hurried,
+                )  # fmt: skip
+                await stack.enter_async_context(serving)
+            await _run(app, listener, stop, ready, certificate)
     log.info("stopped")
 
 
 async def _open(
     stack: AsyncExitStack, settings: Settings, places: Places, report: Report, stop: "Stop"
-) -> tuple[FastAPI, socket.socket]:
-    """Open everything, each with its closing in ``stack``."""
-    # First the address: nothing is touched if another server has it.
+) -> tuple[FastAPI, socket.socket, socket.socket | None]:
+    """Open everything, each with its closing in ``stack``; return also the sockets of the API and
+    of previews."""
+    # First the addresses: nothing is touched if another server has one.
     listener = stack.enter_context(contextlib.closing(listen(settings)))
+    previews = listen_for_previews(settings)
+    addresses = None
+    if previews is not None:
+        stack.enter_context(contextlib.closing(previews))
+        addresses = Addresses.of(settings, previews.getsockname()[1])
     # And nothing of a home, be it its database or its token, while another program has it open.
     lock = await stack.enter_async_context(locked(places.home))
     check_no_restore(places.home)
@@ -151,7 +172,8 @@ async def _open(
     named = settings.model_dump(exclude_defaults=True)
     backups = Backups(sessions, database, host.store, places.home, named)
     signer = await Signer.open(database)
-    return create_app(sessions, bearers, settings, signer, copies=backups), listener
+    app = create_app(sessions, bearers, settings, signer, copies=backups, addresses=addresses)
+    return app, listener, previews
 
 
 def _room_limits(settings: Settings) -> RoomLimits:
@@ -169,6 +191,20 @@ def listen(settings: Settings) -> socket.socket:
             f"Without authentication the server does not listen on {host}, which others reach."
             " Nothing was started. Ask for tokens, or listen on 127.0.0.1."
         )
+    return _listening(host, port, f"{settings.listen} cannot be listened on", "listen")
+
+
+def listen_for_previews(settings: Settings) -> socket.socket | None:
+    """Return a socket that listens for previews, None if there are to be none. Raises
+    :exc:`ListenError`."""
+    if settings.preview_address is None:
+        return None
+    host, port = settings.preview_address
+    said = settings.preview_listen or f"{host}:{port}, the port after that of `listen`,"
+    return _listening(host, port, f"{said} cannot be listened on for previews", "preview_listen")
+
+
+def _listening(host: str, port: int, failed: str, setting: str) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -186,18 +222,19 @@ def listen(settings: Settings) -> socket.socket:
             raise
     except OSError as error:
         raise ListenError(
-            f"{settings.listen} cannot be listened on: {(error.strerror or str(error)).lower()}."
-            " Nothing was started. End what listens there, or set `listen` to another address."
+            f"{failed}: {(error.strerror or str(error)).lower()}. Nothing was started. End what"
+            f" listens there, or set `{setting}` to another address."
         ) from error
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, tls: bool = False) -> str:
     """Return the URL at which a socket is reached."""
+    scheme = "https" if tls else "http"
     host, port, *_ = listener.getsockname()
     if ip_address(host).is_unspecified:  # of all addresses this computer's own is one
         host = "::1" if ":" in host else "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 # Tokens
@@ -317,8 +354,22 @@ class _Uvicorn(uvicorn.Server):
         await asyncio.gather(*left, return_exceptions=True)
 
 
-def config_of(app: FastAPI, strangers: Strangers | None = None) -> uvicorn.Config:
+@asynccontextmanager
+async def _meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do something beside the block, and end it with that."""
+    doing = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        doing.cancel()
+        await asyncio.gather(doing, return_exceptions=True)
+
+
+def config_of(
+    app: FastAPI, strangers: Strangers | None = None, certificate: Certificate | None = None
+) -> uvicorn.Config:
     """Return how uvicorn serves the application."""
+    context = None if certificate is None else certificate.context("http/1.1")
     return uvicorn.Config(
         app,
         http=functools.partial(Connection, strangers or Strangers()),  # type: ignore[arg-type]
@@ -333,6 +384,7 @@ def config_of(app: FastAPI, strangers: Strangers | None = None) -> uvicorn.Confi
         ws_per_message_deflate=False,
         # Who is held up reads no pongs; the kernel finds out who is dead (DEAD_MILLISECONDS).
         ws_ping_timeout=None,
+        ssl_context_factory=None if context is None else lambda *_: context,
     )
 
 
@@ -341,9 +393,10 @@ async def _run(
     listener: socket.socket,
     stop: Stop,
     ready: Callable[[], None],
+    certificate: Certificate | None,
 ) -> None:
     """Serve requests until ``stop`` is asked for and those that are under way have ended."""
-    server = _Uvicorn(config_of(app), app.state.parts.closing)
+    server = _Uvicorn(config_of(app, certificate=certificate), app.state.parts.closing)
 
     async def end() -> None:
         await stop.asked.wait()
@@ -352,7 +405,7 @@ async def _run(
         server.force_exit = True
 
     ending = asyncio.create_task(end(), name="end of the server")
-    log.info("listening on %s", url_of(listener))
+    log.info("listening on %s", url_of(listener, tls=certificate is not None))
     ready()
     try:
         await server.serve(sockets=[listener])

@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection, Request
 from torpor.api.bearers import Bearers, Caller
 from torpor.api.devices import Device, Devices, device_of
 from torpor.api.metrics import Metrics
+from torpor.api.preview.addresses import Addresses
 from torpor.api.routes import IDEMPOTENCY
 from torpor.api.signing import Signed, Signer
 from torpor.backup import Backups
@@ -29,8 +30,9 @@ STREAMING_AT_ONCE = 8
 @dataclass(frozen=True)
 class Parts:
     """The parts of one server. ``closing`` is set when it is about to stop: streams end then.
-    ``bearers`` is None where no authentication is asked for, ``backups`` where none can be
-    made. ``streaming`` is the turn of those who bring or fetch files of workspaces."""
+    ``bearers`` is None where no authentication is asked for, ``backups`` where none can be made,
+    ``previews`` where there are none. ``streaming`` is the turn of those who bring or fetch files
+    of workspaces."""
 
     sessions: Sessions
     bearers: Bearers | None
@@ -38,6 +40,7 @@ class Parts:
     signer: Signer
     metrics: Metrics
     backups: Backups | None = None
+    previews: Addresses | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     devices: Devices = field(default_factory=Devices)
     streaming: asyncio.Semaphore = field(

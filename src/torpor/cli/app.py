@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from torpor.cli import backup, checkpoints, command, file, log, service, session
+from torpor.cli import backup, checkpoints, command, file, log, port, service, session
 from torpor.cli.config import app as config
 from torpor.cli.image import app as image
 from torpor.cli.lab import app as lab
@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 HOST = "This host"
 SESSIONS = "Sessions"
-for part in (session, command, file, checkpoints, service, backup, log):
+for part in (session, command, file, port, checkpoints, service, backup, log):
     app.add_typer(part.app)
 app.add_typer(config, name="config", rich_help_panel=SESSIONS)
 app.add_typer(template, name="template", rich_help_panel=SESSIONS)

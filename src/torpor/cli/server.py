@@ -170,12 +170,20 @@ def _only(error: BaseException) -> BaseException:
 
 def explained(error: "ClientError") -> str:
     """Return what to tell a user of an error: what happened, and what to do here."""
-    from torpor.client import ForbiddenError, UnauthorizedError, UnreachableError, is_local
+    from torpor.client import (
+        ForbiddenError,
+        UnauthorizedError,
+        UnreachableError,
+        UntrustedError,
+        is_local,
+    )
 
     if isinstance(error, UnauthorizedError):
         return f"{error.message} {_about_tokens()}"
     if isinstance(error, ForbiddenError):
         return f"{error} `torpor status` says whose token this is."
+    if isinstance(error, UntrustedError):
+        return str(error)
     if isinstance(error, UnreachableError) and not error.sent:
         if is_local(error.url):
             return (

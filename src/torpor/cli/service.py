@@ -97,6 +97,18 @@ def serve(
     listen: Annotated[
         str | None, typer.Option(metavar="ADDRESS:PORT", help="Where it is reached.")
     ] = None,
+    preview_listen: Annotated[
+        str | None, typer.Option(metavar="ADDRESS:PORT", help="Where previews are reached, or off.")
+    ] = None,
+    preview_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="What previews are called from outside.")
+    ] = None,
+    tls_certificate: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The certificate that it shows.")
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The key of that certificate.")
+    ] = None,
     database: Annotated[
         str | None, typer.Option(metavar="URL", help="Where its database is.")
     ] = None,

@@ -1,6 +1,7 @@
 """The server, its host and its tokens, as people read them."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -62,4 +63,20 @@ def print_tokens(tokens: Sequence["api.Token"]) -> None:
         used = f"{ago(each.used_at)} ago" if each.used_at else "never"
         made = f"{ago(each.created_at)} ago"
         table.add_row(each.id, Text(each.name), each.role, made, used, ends)
+    console().print(table)
+
+
+def print_links(links: Sequence["api.Preview"]) -> None:
+    """Print the links to ports of a session."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("id", "port", "label", "made", "ends"):
+        table.add_column(name)
+    for each in links:
+        ends: str | Text = f"{each.expires_at.astimezone():%Y-%m-%d %H:%M}"
+        if each.revoked_at is not None:
+            ends = Text(f"revoked {ago(each.revoked_at)} ago", "red")
+        elif each.expires_at <= datetime.now(UTC):
+            ends = Text(f"over since {ends}", "dim")
+        made = f"{ago(each.created_at)} ago"
+        table.add_row(each.id, str(each.port), Text(each.label), made, ends)
     console().print(table)

@@ -20,7 +20,7 @@ def serve(flags: Mapping[str, Any], config: Path | None) -> None:
     """Serve until a signal ends it. What is wrong with the settings or the address is shown once,
     and exits with 1."""
     with _imported_for_good():
-        from torpor.api import ListenError
+        from torpor.api import ListenError, TlsError
         from torpor.backup import BackupError
         from torpor.settings import SettingsError, load_settings
         from torpor.store.errors import StoreError
@@ -28,7 +28,7 @@ def serve(flags: Mapping[str, Any], config: Path | None) -> None:
     try:
         settings = load_settings(flags, file=config)
         run(_serve(settings, writable_places()))
-    except (SettingsError, ListenError, StoreError, BackupError) as error:
+    except (SettingsError, ListenError, TlsError, StoreError, BackupError) as error:
         complain(str(error))
         raise typer.Exit(1) from None
 

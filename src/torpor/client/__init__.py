@@ -25,6 +25,7 @@ from torpor.client.errors import (
     UnauthorizedError,
     UnavailableError,
     UnreachableError,
+    UntrustedError,
 )
 from torpor.client.exec_stream import (
     Disconnected,
@@ -46,6 +47,7 @@ from torpor.client.machine_records import (
     Terminal,
     Unpacked,
 )
+from torpor.client.preview_records import Ingress, Preview
 from torpor.client.records import (
     Checkpoint,
     Event,
@@ -93,6 +95,7 @@ __all__ = [
     "History",
     "HostStatus",
     "ImageReference",
+    "Ingress",
     "InvalidError",
     "Item",
     "NewToken",
@@ -102,6 +105,7 @@ __all__ = [
     "Page",
     "Patience",
     "Paused",
+    "Preview",
     "Process",
     "Ran",
     "RateLimitedError",
@@ -124,6 +128,7 @@ __all__ = [
     "UnavailableError",
     "Unpacked",
     "UnreachableError",
+    "UntrustedError",
     "Who",
     "is_local",
 ]

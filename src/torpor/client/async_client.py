@@ -15,6 +15,7 @@ from torpor.client.calls import (
     configs,
     execs,
     files,
+    previews,
     service,
     sessions,
     snapshots,
@@ -40,9 +41,10 @@ class AsyncClient:
     """A client of one server, for the tasks of one event loop. Close it, or use it as a context.
 
     ``url`` and ``token`` are, if they are not given, those of ``TORPOR_URL`` and ``TORPOR_TOKEN``,
-    else the address at which a server on this computer listens, and no token. Nothing is sent
-    before the first call. All methods raise :exc:`ClientError`; which a call can raise besides,
-    and what it returns, its own text says.
+    else the address at which a server on this computer listens, and no token. ``authorities``, or
+    ``TORPOR_CA``, is a file of certificates by which the server is trusted, besides the usual ones.
+    Nothing is sent before the first call. All methods raise :exc:`ClientError`; which a call can
+    raise besides, and what it returns, its own text says.
     """
 
     def __init__(
@@ -51,8 +53,9 @@ class AsyncClient:
         token: str | None = None,
         *,
         patience: Patience | None = None,
+        authorities: str | None = None,
     ) -> None:
-        self.target = target(url, token)
+        self.target = target(url, token, authorities=authorities)
         self._patience = patience or Patience()
         self._http = httpx.AsyncClient(**transport.settings(self.target))
 
@@ -123,6 +126,10 @@ class AsyncClient:
     commit_upload = async_method(transfers.commit_upload)
     cancel_transfer = async_method(transfers.cancel_transfer)
     read_download_pieces = async_pieces_method(transfers.read_download_pieces)
+    get_ingress = async_method(previews.get_ingress)
+    create_preview = async_method(previews.create_preview)
+    list_previews = async_method(previews.list_previews)
+    revoke_preview = async_method(previews.revoke_preview)
 
     list_sizes = async_method(service.list_sizes)
     get_host = async_method(service.get_host)

@@ -183,8 +183,15 @@ class AsyncPortStream:
 
     async def write(self, data: bytes) -> None:
         """Send bytes. Raises :exc:`UnreachableError` once the other end is closed."""
+        await self._send(data)
+
+    async def close_input(self) -> None:
+        """Tell the other end that no more is sent to it; what it sends is still to be read."""
+        await self._send(exec_stream.END_OF_INPUT)
+
+    async def _send(self, message: str | bytes) -> None:
         try:
-            await self._opened().send(data)
+            await self._opened().send(message)
         except ConnectionClosed as error:
             raise UnreachableError(self._target.url, sockets.said(error), sent=True) from error
 

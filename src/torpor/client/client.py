@@ -13,6 +13,7 @@ from torpor.client.calls import (
     configs,
     execs,
     files,
+    previews,
     service,
     sessions,
     snapshots,
@@ -38,9 +39,10 @@ class Client:
     """A client of one server. Threads may share it. Close it, or use it as a context.
 
     ``url`` and ``token`` are, if they are not given, those of ``TORPOR_URL`` and ``TORPOR_TOKEN``,
-    else the address at which a server on this computer listens, and no token. Nothing is sent
-    before the first call. All methods raise :exc:`ClientError`; which a call can raise besides,
-    and what it returns, its own text says.
+    else the address at which a server on this computer listens, and no token. ``authorities``, or
+    ``TORPOR_CA``, is a file of certificates by which the server is trusted, besides the usual ones.
+    Nothing is sent before the first call. All methods raise :exc:`ClientError`; which a call can
+    raise besides, and what it returns, its own text says.
     """
 
     def __init__(
@@ -49,8 +51,9 @@ class Client:
         token: str | None = None,
         *,
         patience: Patience | None = None,
+        authorities: str | None = None,
     ) -> None:
-        self.target = target(url, token)
+        self.target = target(url, token, authorities=authorities)
         self._patience = patience or Patience()
         self._http = httpx.Client(**transport.settings(self.target))
 
@@ -121,6 +124,10 @@ class Client:
     commit_upload = method(transfers.commit_upload)
     cancel_transfer = method(transfers.cancel_transfer)
     read_download_pieces = pieces_method(transfers.read_download_pieces)
+    get_ingress = method(previews.get_ingress)
+    create_preview = method(previews.create_preview)
+    list_previews = method(previews.list_previews)
+    revoke_preview = method(previews.revoke_preview)
 
     list_sizes = method(service.list_sizes)
     get_host = method(service.get_host)

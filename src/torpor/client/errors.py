@@ -3,6 +3,7 @@
 ClientError
 ├── TargetError              the address of the server is none
 ├── UnreachableError         no connection, or it was lost before an answer
+│   ├── UntrustedError       its certificate is not one that is trusted here
 │   └── TimedOutError        no answer in time
 ├── AnswerError              an answer that is not Torpor's
 └── ApiError                 the server refused, or failed
@@ -36,6 +37,17 @@ class UnreachableError(ClientError):
         happened = f"The connection to {url} was lost" if sent else f"Cannot connect to {url}"
         state = " What was asked for may have been done, or not." if sent else ""
         super().__init__(f"{happened}: {why}.{state}")
+
+
+class UntrustedError(UnreachableError):
+    """The server's certificate is not one that is trusted here; nothing was sent."""
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(
+            url,
+            f"its certificate is not trusted here ({why}). Set TORPOR_CA to a file with the"
+            " certificate of its authority, and call the server by a name that is in its own",
+        )
 
 
 class TimedOutError(UnreachableError):

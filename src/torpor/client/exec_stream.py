@@ -163,7 +163,7 @@ class Reading:
                 pass  # a newer server's word
 
 
-END_OF_INPUT = json.dumps({"type": "eof"})
+END_OF_INPUT = json.dumps({"type": "eof"}, separators=(",", ":"))
 
 
 def resize(terminal: Terminal) -> str:

@@ -5,9 +5,16 @@ from typing import Any
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from torpor.client.errors import ClientError, UnreachableError, api_error, told_error
+from torpor.client.errors import (
+    ClientError,
+    UnreachableError,
+    UntrustedError,
+    api_error,
+    told_error,
+)
 from torpor.client.exec_stream import LARGEST_FRAME
 from torpor.client.target import Target
+from torpor.client.transport import distrust, trust
 
 OPEN_SECONDS = 30.0
 """How long opening a stream may take: the server looks up the session, and may be busy."""
@@ -25,6 +32,7 @@ def settings(target: Target) -> dict[str, Any]:
         # Most of it is small, and what is large is not text.
         "compression": None,
         "proxy": None if target.local else True,
+        **({"ssl": trust(target)} if target.secure else {}),
     }
 
 
@@ -34,6 +42,8 @@ def refusal(error: Exception, url: str) -> ClientError:
         response = error.response
         headers = {name.lower(): value for name, value in response.headers.raw_items()}
         return api_error(response.status_code, bytes(response.body or b""), headers)
+    if (distrusted := distrust(error)) is not None:
+        return UntrustedError(url, distrusted)
     if isinstance(error, TimeoutError):
         return UnreachableError(url, "no connection in time")
     if isinstance(error, InvalidHandshake):

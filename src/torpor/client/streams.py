@@ -181,8 +181,15 @@ class PortStream:
 
     def write(self, data: bytes) -> None:
         """Send bytes. Raises :exc:`UnreachableError` once the other end is closed."""
+        self._send(data)
+
+    def close_input(self) -> None:
+        """Tell the other end that no more is sent to it; what it sends is still to be read."""
+        self._send(exec_stream.END_OF_INPUT)
+
+    def _send(self, message: str | bytes) -> None:
         try:
-            self._opened().send(data)
+            self._opened().send(message)
         except ConnectionClosed as error:
             raise UnreachableError(self._target.url, sockets.said(error), sent=True) from error
 

@@ -18,11 +18,18 @@ class Target:
 
     url: str
     token: str | None = field(default=None, repr=False)
+    authorities: str | None = None
+    """A file of certificates by which the server is trusted, besides the usual ones."""
 
     @property
     def local(self) -> bool:
         """Whether the server is on this computer, so that no proxy leads to it."""
         return is_local(self.url)
+
+    @property
+    def secure(self) -> bool:
+        """Whether the server is spoken to with TLS."""
+        return self.url.startswith("https:")
 
     @property
     def headers(self) -> dict[str, str]:
@@ -38,9 +45,11 @@ def target(
     url: str | None = None,
     token: str | None = None,
     environ: Mapping[str, str] = os.environ,
+    *,
+    authorities: str | None = None,
 ) -> Target:
-    """Return what is given, else what ``TORPOR_URL`` and ``TORPOR_TOKEN`` say, else the address on
-    this computer and no token. Raises :exc:`TargetError`."""
+    """Return what is given, else what ``TORPOR_URL``, ``TORPOR_TOKEN`` and ``TORPOR_CA`` say, else
+    the address on this computer and no token. Raises :exc:`TargetError`."""
     where = (url or environ.get("TORPOR_URL") or URL).strip().rstrip("/")
     parts = _parts(where)
     if parts is None or parts.query or parts.fragment:
@@ -55,7 +64,7 @@ def target(
     secret = (token or environ.get("TORPOR_TOKEN") or "").strip()
     if not secret.isascii() or not secret.isprintable() or " " in secret:
         raise TargetError("The token has characters that no token has. See what TORPOR_TOKEN is.")
-    return Target(where, secret or None)
+    return Target(where, secret or None, authorities or environ.get("TORPOR_CA") or None)
 
 
 def is_local(url: str) -> bool:

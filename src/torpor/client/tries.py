@@ -10,6 +10,7 @@ from torpor.client.errors import (
     ClientError,
     TimedOutError,
     UnreachableError,
+    UntrustedError,
     api_error,
 )
 
@@ -54,7 +55,9 @@ class Tries:
     def after_loss(self, error: UnreachableError) -> float | None:
         """Return how many seconds to wait before the next try, None if there is none."""
         self._lost = self._lost or error.sent
-        if isinstance(error, TimedOutError) or (error.sent and self._call.repeat != "always"):
+        if isinstance(error, (TimedOutError, UntrustedError)) or (
+            error.sent and self._call.repeat != "always"
+        ):
             return None
         return self._pause() if self._more() else None
 
@@ -96,7 +99,7 @@ def passes(error: ClientError) -> bool:
     """Whether what kept a stream from being opened may be over soon."""
     if isinstance(error, ApiError):
         return error.status in (429, 502, 503, 504)
-    return isinstance(error, UnreachableError)
+    return isinstance(error, UnreachableError) and not isinstance(error, UntrustedError)
 
 
 def pause_before(attempt: int) -> float:

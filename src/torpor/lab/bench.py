@@ -17,6 +17,7 @@ from torpor.lab.benches import (
     images,
     memory,
     pause,
+    preview,
     service_load,
     service_operations,
     service_transfers,
@@ -43,7 +44,12 @@ GROUPS = (
     images.GROUP,
 )
 FIGURES = tuple(figure for group in GROUPS for figure in group.figures)
-SERVICE_GROUPS = (service_operations.GROUP, service_transfers.GROUP, *service_load.GROUPS)
+SERVICE_GROUPS = (
+    service_operations.GROUP,
+    service_transfers.GROUP,
+    *service_load.GROUPS,
+    preview.GROUP,
+)
 """What is measured over HTTP, with a server for each group."""
 SERVICE_FIGURES = tuple(figure for group in SERVICE_GROUPS for figure in group.figures)
 

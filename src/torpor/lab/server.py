@@ -22,6 +22,7 @@ START_LIMIT, STOP_LIMIT = 60.0, 45.0
 ASK_EVERY = 0.005
 SETTINGS: Mapping[str, int | str] = {
     "idle_timeout_seconds": 0,
+    "preview_listen": "off",
     "rate_limit_per_second": 1_000_000,
     "rate_limit_burst": 1_000_000,
 }

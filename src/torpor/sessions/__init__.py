@@ -33,6 +33,8 @@ from torpor.sessions.model import (
     RolledBack,
     Tree,
 )
+from torpor.sessions.ports import PortConnection, Ports
+from torpor.sessions.previews import Previews
 from torpor.sessions.room import RoomLimits
 from torpor.sessions.service import Sessions
 from torpor.sessions.transfers import NewTransfer, Progress, TransferLimits, Transfers
@@ -63,6 +65,9 @@ __all__ = [
     "NoRoomError",
     "NotFoundError",
     "Paused",
+    "PortConnection",
+    "Ports",
+    "Previews",
     "Progress",
     "Ran",
     "Resumed",

@@ -29,6 +29,8 @@ from torpor.sessions.model import (
     check_changes,
 )
 from torpor.sessions.operations import Operations
+from torpor.sessions.ports import Ports
+from torpor.sessions.previews import Previews
 from torpor.sessions.reconcile import Reconciler, Report
 from torpor.sessions.room import Room, RoomLimits
 from torpor.sessions.snapshots import Snapshots
@@ -110,6 +112,8 @@ class Sessions:
         self.transfers = Transfers(
             database, self.events, operations, self._uses, self._tasks, transfers
         )
+        self.ports = Ports(self._uses, self.events)
+        self.previews = Previews(database, self.events, operations, self._standing)
         self._watch = Watch(
             database, host, self.events, self._snapshots, self._room, self._lives,
             self._lifecycle, self.transfers, self._tasks, keeping, defaults.idle_timeout,
@@ -381,10 +385,6 @@ class Sessions:
     async def attached(self, session: str) -> InUse:
         """See :meth:`Uses.attached`."""
         return await self._uses.attached(session)
-
-    async def open_port(self, session: str, by: Actor, port: int) -> None:
-        """Note that somebody outside connects to a port of a session."""
-        await self.events.add("port.opened", session, by, port=port)
 
     async def statistics(self, session: str) -> Statistics:
         """Return what a session that runs uses. Raises :exc:`ConflictError`."""

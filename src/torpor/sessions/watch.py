@@ -20,6 +20,7 @@ from torpor.sessions.tasks import Tasks
 from torpor.sessions.transfers import Transfers
 from torpor.store import events as events_table
 from torpor.store import operations as operations_table
+from torpor.store import previews as previews_table
 from torpor.store import samples as samples_table
 from torpor.store import sessions as sessions_table
 from torpor.store import snapshots as snapshots_table
@@ -206,3 +207,4 @@ class Watch:
             await samples_table.prune(conn, moment - timedelta(days=keeping.samples_days))
             await events_table.prune(conn, moment - timedelta(days=keeping.events_days))
             await operations_table.prune(conn, moment - timedelta(days=keeping.operations_days))
+            await previews_table.prune(conn, moment - timedelta(days=keeping.events_days))

@@ -41,6 +41,7 @@ Other variables, which are no settings of the server:
 | `{prefix}EXTRA_CA` | certificates that images are to trust besides their own |
 | `{prefix}CONFIG` | the file of settings |
 | `{prefix}URL`, `{prefix}TOKEN` | which server the command line asks, and the token that it shows |
+| `{prefix}CA` | certificates by which the command line trusts a server, besides the usual ones |
 """
 
 

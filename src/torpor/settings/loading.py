@@ -23,7 +23,7 @@ from torpor.settings.model import PREFIX, Settings
 from torpor.settings.places import default_config
 
 OTHER_VARIABLES = frozenset(
-    PREFIX + name for name in ("HOME", "CACHE", "EXTRA_CA", "URL", "TOKEN", "CONFIG")
+    PREFIX + name for name in ("HOME", "CACHE", "EXTRA_CA", "URL", "TOKEN", "CA", "CONFIG")
 )
 """Variables that are no settings: of places, of authorities, of clients, and that of the file."""
 

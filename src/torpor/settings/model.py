@@ -52,6 +52,32 @@ class Settings(BaseSettings):
         "free.",
         json_schema_extra={"allowed": "an address and a port, as 127.0.0.1:8470 or [::1]:8470"},
     )
+    preview_listen: str | None = Field(
+        None,
+        description="The address and the port at which previews of sessions are reached; `off`: "
+        "there are none. Without it: 127.0.0.1, and the port after that of `listen`.",
+        json_schema_extra={"allowed": 'an address and a port, as 127.0.0.1:8471, or "off"'},
+    )
+    preview_url: str | None = Field(
+        None,
+        description="The URL at which previews are reached from outside; each has a name below its "
+        "host. Without it: localhost, and the port of `preview_listen`.",
+        json_schema_extra={"allowed": "a URL without a path, as https://previews.example.com"},
+    )
+    tls_certificate: str | None = Field(
+        None,
+        min_length=1,
+        description="The file with the certificate that the server shows, and those between it and "
+        "its authority, in PEM. With it the server speaks TLS and nothing else. Read again when it "
+        "has changed.",
+        json_schema_extra={"allowed": "a path"},
+    )
+    tls_key: str | None = Field(
+        None,
+        min_length=1,
+        description="The file with the key of that certificate, in PEM, without a password.",
+        json_schema_extra={"allowed": "a path"},
+    )
     database: str | None = Field(
         None,
         description="Where the database is. Without it: `database/torpor.db` below Torpor's home.",
@@ -202,6 +228,20 @@ class Settings(BaseSettings):
             raise ValueError("only a scheme, a host, a port and a path can be in it")
         return value.rstrip("/")
 
+    @field_validator("preview_listen")
+    @classmethod
+    def _has_both_or_is_off(cls, value: str | None) -> str | None:
+        if value not in (None, "off"):
+            parsed_address(value)
+        return value
+
+    @field_validator("preview_url")
+    @classmethod
+    def _is_an_origin(cls, value: str | None) -> str | None:
+        if value is not None:
+            parsed_origin(value)
+        return value
+
     @model_validator(mode="after")
     def _open_to_this_computer_only(self) -> Self:
         if self.authentication == "none" and not is_loopback(self.address[0]):
@@ -209,12 +249,38 @@ class Settings(BaseSettings):
                 f'With authentication = "none" listen may not be "{self.listen}": allowed is an '
                 "address that only this computer reaches (127.0.0.1, [::1] or localhost)"
             )
+        previews = self.preview_address
+        if self.authentication == "none" and previews and not is_loopback(previews[0]):
+            raise ValueError(
+                f'With authentication = "none" preview_listen may not be "{self.preview_listen}": '
+                "allowed is an address that only this computer reaches"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _certificate_with_its_key(self) -> Self:
+        if (self.tls_certificate is None) is not (self.tls_key is None):
+            there, missing = "tls_certificate", "tls_key"
+            if self.tls_certificate is None:
+                there, missing = missing, there
+            raise ValueError(f"{there} is set, and {missing} is not: TLS needs both")
         return self
 
     @property
     def address(self) -> tuple[str, int]:
         """The host, without brackets, and the port of ``listen``."""
         return parsed_address(self.listen)
+
+    @property
+    def preview_address(self) -> tuple[str, int] | None:
+        """The host and the port of ``preview_listen``, 0 for any port that is free; None if it is
+        off."""
+        if self.preview_listen == "off":
+            return None
+        if self.preview_listen is not None:
+            return parsed_address(self.preview_listen)
+        port = self.address[1]
+        return "127.0.0.1", port + 1 if 0 < port < (1 << 16) - 1 else 0
 
     def database_url(self, places: Places) -> str:
         """Return the URL of the database of an installation."""
@@ -235,6 +301,19 @@ def parsed_address(listen: str) -> tuple[str, int]:
     if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
         raise ValueError("a port is a number up to 65535")
     return host, int(port)
+
+
+def parsed_origin(url: str) -> tuple[str, str, int]:
+    """Return the scheme, the host in small letters, and the port of a URL without a path.
+
+    Raises :exc:`ValueError`.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("it does not begin with http:// or https:// and a name")
+    if parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError("it has more than a name and a port")
+    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def is_loopback(host: str) -> bool:

@@ -229,6 +229,22 @@ class Part:
 
 
 @dataclass(frozen=True)
+class PreviewLink:
+    """A link to what listens on a ``port`` of a session: whoever has it may use that, as the token
+    ``created_by`` in its ``role`` could, until ``expires_at``, unless it was revoked before."""
+
+    id: str
+    session: str
+    port: int
+    label: str
+    created_at: datetime
+    created_by: str
+    role: Role
+    expires_at: datetime
+    revoked_at: datetime | None = None
+
+
+@dataclass(frozen=True)
 class Sample:
     """What a session used at one moment, as its host saw it.
 

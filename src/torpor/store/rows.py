@@ -12,6 +12,7 @@ from torpor.store.records import (
     Build,
     Config,
     Operation,
+    PreviewLink,
     Session,
     Snapshot,
     Template,
@@ -20,7 +21,9 @@ from torpor.store.records import (
 )
 
 T = TypeVar("T")
-C = TypeVar("C", Session, Config, Snapshot, Operation, Token, Template, Build, Transfer)
+C = TypeVar(
+    "C", Session, Config, Snapshot, Operation, Token, Template, Build, Transfer, PreviewLink
+)
 
 
 def values(record: Any) -> dict[str, Any]:

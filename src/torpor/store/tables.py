@@ -226,6 +226,20 @@ transfer_parts = Table(
     sqlite_with_rowid=False,
 )
 
+preview_links = Table(
+    "preview_links",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("session", Text, ForeignKey("sessions.id"), nullable=False, index=True),
+    Column("port", BigInteger, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("expires_at", Moment, nullable=False, index=True),
+    Column("revoked_at", Moment),
+)
+
 samples = Table(
     "samples",
     metadata,
