@@ -207,5 +207,5 @@ async def test_what_takes_no_key_refuses_one(api: Api, client: httpx.AsyncClient
         else:
             assert answer.status_code == 400
     assert takes == {
-        "sessions", "pause", "resume", "checkpoints", "rollback", "fork", "execs",
+        "sessions", "pause", "resume", "checkpoints", "rollback", "fork", "execs", "previews",
     }  # fmt: skip
