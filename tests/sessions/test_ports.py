@@ -12,7 +12,7 @@ import pytest
 from tests.api.guests import GuestHost
 from tests.guest.conftest import server
 from tests.sessions.conftest import ANN
-from torpor.sessions import NewSession, Sessions
+from torpor.sessions import NewSession, Sessions, TransferLimits
 from torpor.store.database import Database
 from torpor.vm import GuestError
 
@@ -32,7 +32,7 @@ class Guests:
 async def guests(tmp_path: Path) -> AsyncIterator[Guests]:
     database = await Database.open(f"sqlite:///{tmp_path}/torpor.db")
     host = GuestHost(tmp_path / "world")
-    sessions = await Sessions.open(database, host)
+    sessions = await Sessions.open(database, host, transfers=TransferLimits(tmp_path / "transfers"))
     made = await sessions.create(NewSession(name="one"), ANN)
     await sessions.ready(made.id, 10)
     yield Guests(host, sessions, made.id)

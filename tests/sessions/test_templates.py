@@ -307,7 +307,9 @@ async def test_a_name_is_one_template_s_whatever_its_case(service: Service) -> N
     [
         ({"name": ""}, "cannot be called"),
         ({"name": "-x"}, "cannot be called"),
-        ({"name": "x" * 64}, "cannot be called"),
+        ({"name": "x" * 65}, "cannot be called"),
+        ({"name": "x-"}, "cannot be called"),
+        ({"name": "Coding"}, "cannot be called"),
         ({"name": "2f1a9c1e-7f0b-4c55-9a8e-0d6a3c1b7e42"}, "cannot be called"),
         ({"base": "coding-codex"}, "runs no agents"),
         ({"base": "debian"}, "is not known"),
