@@ -1,0 +1,153 @@
+"""What calls need, one function each. Those of which one is enough for all are kept."""
+
+from typing import Any
+
+from tests.conformance.world import World
+
+CONTENT = b"what was written\n"
+MANIFEST = "env:\n  A: b\n"
+SOURCE = "registry.test/team/tools:1"
+
+
+async def name(world: World) -> str:
+    return world.name()
+
+
+async def manifest(world: World) -> str:
+    return f"name: {world.name()}\n{MANIFEST}"
+
+
+async def file(world: World) -> str:
+    """A path of the test's, at which nothing is."""
+    return str(world.files / world.name())
+
+
+# Sessions
+
+
+async def new_session(world: World) -> str:
+    """One that runs and that nothing else uses."""
+    return await world.api.ready(name=world.name())
+
+
+async def session(world: World) -> str:
+    """One that runs, and is neither paused nor destroyed. It has a file, and a checkpoint."""
+    return str(await world.kept(_used_session))
+
+
+async def _used_session(world: World) -> str:
+    made = await new_session(world)
+    params = {"path": "found"}
+    await world.ask("POST", f"/sessions/{made}/workspace/upload", params=params, content=CONTENT)
+    return made
+
+
+async def session_name(world: World) -> str:
+    found = await world.ask("GET", f"/sessions/{await session(world)}")
+    return str(found["session"]["name"])
+
+
+async def paused_session(world: World) -> str:
+    made = await new_session(world)
+    await world.ask("POST", f"/sessions/{made}/pause")
+    return made
+
+
+async def warm_session(world: World) -> str:
+    """One that is not to be paused."""
+    return await world.api.ready(name=world.name(), keep_warm=True)
+
+
+async def destroyed_session(world: World) -> str:
+    made = await new_session(world)
+    await world.ask("DELETE", f"/sessions/{made}")
+    return made
+
+
+async def last_event(world: World) -> str:
+    """The newest event of the session."""
+    return (await world.api.events(await session(world)))[-1].id
+
+
+async def checkpoint(world: World) -> str:
+    """One of the session."""
+    return str(await world.kept(new_checkpoint))
+
+
+async def new_checkpoint(world: World) -> str:
+    found = await world.ask("POST", f"/sessions/{await session(world)}/checkpoints")
+    return str(found["checkpoint"]["checkpoint_id"])
+
+
+# Transfers, of the session
+
+
+async def _transfer(world: World, **body: Any) -> str:
+    path = f"/sessions/{await session(world)}/workspace/transfers"
+    return str((await world.ask("POST", path, json=body))["transfer_id"])
+
+
+async def upload(world: World) -> str:
+    """One that waits for its one part."""
+    return await _transfer(world, direction="upload", path="up", size_bytes=len(CONTENT))
+
+
+async def empty_upload(world: World) -> str:
+    """One that has all that it needs: nothing."""
+    return await _transfer(world, direction="upload", path="empty", size_bytes=0)
+
+
+async def ended_upload(world: World) -> str:
+    """One that was cancelled."""
+    made = await upload(world)
+    path = f"/sessions/{await session(world)}/workspace/transfers/{made}"
+    await world.ask("POST", f"{path}/cancel")
+    return made
+
+
+async def download(world: World) -> str:
+    """One whose content is there."""
+    made = await _transfer(world, direction="download", path="found")
+    path = f"/sessions/{await session(world)}/workspace/transfers/{made}"
+    await world.until(path, status="completed")
+    return made
+
+
+# Configurations
+
+
+async def config(world: World) -> str:
+    return str(await world.kept(new_config))
+
+
+async def new_config(world: World) -> str:
+    body = {"name": world.name(), "manifest_yaml": MANIFEST}
+    return str((await world.ask("POST", "/configs", json=body))["config"]["id"])
+
+
+async def used_config(world: World) -> str:
+    """One that a session is of."""
+    made = await new_config(world)
+    await world.ask("POST", "/sessions", json={"name": world.name(), "config_id": made})
+    return made
+
+
+# Templates
+
+
+async def template(world: World) -> str:
+    """One that is built."""
+    return str(await world.kept(new_template))
+
+
+async def new_template(world: World) -> str:
+    body = {"name": world.name(), "base_template": "sandbox", "source_oci_ref": SOURCE}
+    made = (await world.ask("POST", "/templates", json=body))["template"]["template_id"]
+    await world.until(f"/templates/{made}", "template", status="TEMPLATE_STATUS_READY")
+    return str(made)
+
+
+async def build(world: World) -> str:
+    """The build of the template."""
+    found = await world.ask("GET", f"/templates/{await template(world)}/builds")
+    return str(found["builds"][-1]["build_id"])

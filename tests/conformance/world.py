@@ -1,0 +1,140 @@
+"""What calls need: a server with TLS on a port of loopback, and things in it, made when asked for.
+
+A need is a coroutine function of the world; where one stands among the arguments of a call, what it
+returns is put in its place, anew for each call.
+"""
+
+import asyncio
+import contextlib
+import gc
+import io
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydo import Client
+from pydo.aio import Client as AsyncClient
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tests.api.conftest import Api, served
+from tests.api.test_pydo import Transport
+from tests.certificates import Authority
+from torpor.api.tls import Certificate
+
+Need = Callable[["World"], Awaitable[Any]]
+NOWHERE = "2f1a9c1e-7f0b-4c55-9a8e-0d6a3c1b7e42"
+NO_RETRIES = {"retry_total": 0}
+
+
+class Recorder:
+    """The outermost layer of the server: notes what it was asked and what it answered."""
+
+    def __init__(self, app: ASGIApp, seen: list[tuple[str, str, int]]) -> None:
+        self._app = app
+        self._seen = seen
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def note(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._seen.append((scope["method"], scope["path"], message["status"]))
+            await send(message)
+
+        await self._app(scope, receive, note if scope["type"] == "http" else send)
+
+
+class World:
+    """The server, its clients, and what they recorded."""
+
+    def __init__(self, api: Api, files: Path) -> None:
+        self.api = api
+        self.files = files
+        self.seen: list[tuple[str, str, int]] = []
+        self._numbers = itertools.count(1)
+        self._kept: dict[Need, Any] = {}
+
+    @contextlib.asynccontextmanager
+    async def open(self, authority: Authority) -> AsyncIterator["World"]:
+        """Serve, and make the clients."""
+        self.api.app.add_middleware(Recorder, seen=self.seen)
+        certificate = Certificate(*authority.vouch("localhost", "127.0.0.1"))
+        trust = {"connection_verify": str(authority.file)}
+        async with served(self.api, certificate=certificate) as where:
+            how: dict[str, Any] = {
+                "endpoint": f"https://{where}",
+                "agents_endpoint": f"https://{where}",
+                **NO_RETRIES,
+            }
+            token = self.api.tokens["operator"]
+            self.client = Client(token, **how, **trust)
+            self.stranger = Client("torpor_x_y", **how, **trust)
+            self.async_client = AsyncClient(token, **how, transport=Transport(**trust))
+            self.async_stranger = AsyncClient("torpor_x_y", **how, transport=Transport(**trust))
+            try:
+                yield self
+            finally:
+                for each in (self.client, self.stranger):
+                    each.close()
+                for one in (self.async_client, self.async_stranger):
+                    await one.close()
+                gc.collect()  # the client leaves streams open, of runs that were refused
+
+    def name(self) -> str:
+        """Return a name that nothing has."""
+        return f"n{next(self._numbers)}"
+
+    async def kept(self, need: Need) -> Any:
+        """Return what a need has made; the same each time."""
+        if need not in self._kept:
+            self._kept[need] = await need(self)
+        return self._kept[need]
+
+    async def filled(self, value: Any) -> Any:
+        """Return arguments with what they need."""
+        if callable(value):
+            return await value(self)
+        if isinstance(value, dict):
+            return {key: await self.filled(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)([await self.filled(each) for each in value])
+        return value
+
+    async def ask(self, method: str, path: str, **request: Any) -> dict[str, Any]:
+        """Ask the server without the client, for what is only needed."""
+        async with self.api.client() as client:
+            answer = await client.request(method, path, **request)
+        assert answer.is_success, answer.text
+        found: dict[str, Any] = answer.json() if answer.content else {}
+        return found
+
+    async def until(self, path: str, *at: str, status: str) -> dict[str, Any]:
+        """Return what is at a path as soon as it has a status."""
+        end = time.monotonic() + 60
+        while True:
+            found = whole = await self.ask("GET", path)
+            for key in at:
+                found = found[key]
+            if found["status"] == status:
+                return whole
+            assert time.monotonic() < end, whole
+            await asyncio.sleep(0.02)
+
+
+def open_world(api: Api, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a world in a directory. What the client fetches by itself trusts its authority too."""
+    for name in ("certificates", "files"):
+        (directory / name).mkdir()
+    authority = Authority(directory / "certificates")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    return World(api, directory / "files").open(authority)
+
+
+def data(content: bytes) -> Need:
+    """A body that is read once."""
+
+    async def need(world: World) -> Any:
+        return io.BytesIO(content)
+
+    return need
