@@ -35,6 +35,7 @@ from tests.conformance.needs import (
     warm_session,
 )
 from tests.conformance.world import NOWHERE, World
+from torpor.vm import MIB
 
 FAST = {"poll_interval": 0.02}
 AGENT = "agent: codex\n"
@@ -50,16 +51,17 @@ FEWER = "not all or none: of children, those that there is room for, and `errors
 
 @contextlib.contextmanager
 def cramped(world: World) -> Iterator[None]:
-    """Meanwhile there is room for one more machine."""
-    host, free = world.api.host, world.api.sessions.free_memory()
-    kept, taken = host.memory, host.memory - free
-    host.memory = taken + taken // len(host.machines()) * 3 // 2
+    """Meanwhile there is room for a machine, which needs 202 MiB, and not for three."""
+    host = world.api.host
+    kept = host.memory
+    host.memory -= world.api.sessions.free_memory() - 300 * MIB
     yield
     host.memory = kept
 
 
-def one_of_three(answer: Any) -> bool:
-    return len(answer["sessions"]) == 1 and len(answer["errors"]) == 2
+def some_of_three(answer: Any) -> bool:
+    made, failed = len(answer["sessions"]), len(answer["errors"])
+    return made + failed == 3 and made > 0 and failed > 0
 
 
 def status(wanted: str) -> Any:
@@ -129,7 +131,7 @@ SESSIONS = (
         "create_session",
     ),
     Case("get", call(session), (404, call(NOWHERE)), "get_session"),
-    Case("destroy", call(new_session), (404, call(NOWHERE)), then=destroyed),
+    Case("destroy", call(new_session), (403, call(session, by="viewer")), then=destroyed),
     Case("pause", call(new_session), (409, call(warm_session)), then=status("PAUSED")),
     Case("resume", call(paused_session), (404, call(destroyed_session)), then=status("READY")),
     Case(
@@ -147,7 +149,7 @@ SESSIONS = (
         lambda answer: answer["ok"] is True,
         differs=(Difference(NO_RULES, call(RULES), lambda answer: answer["ok"] is False),),
     ),
-    Case("list_sandbox_sizes", call(), (401, call(stranger=True)), "list_session_sandbox_sizes"),
+    Case("list_sandbox_sizes", call(), (401, call(by="nobody")), "list_session_sandbox_sizes"),
     Case(
         "exec_in_sandbox",
         call(session, argv=["echo", "a b"], workdir="/", timeout_seconds=30),
@@ -187,7 +189,7 @@ SESSIONS = (
         (404, call(session, from_checkpoint_id="x")),
         "create_session_fork",
         lambda answer: len(answer["sessions"]) == 2,
-        differs=(Difference(FEWER, call(session, count=3), one_of_three, cramped),),
+        differs=(Difference(FEWER, call(session, count=3), some_of_three, cramped),),
     ),
     Case("port_forward_url", call(session, 8000), (ValueError, call(session, 80)), holds=tunnel),
     Case("stream", call(session, replay_only=True), (404, call(NOWHERE)), holds=in_order),
@@ -326,7 +328,7 @@ AGENTS = (
     Case(
         "create_session",
         call(body={"manifest": manifest}),
-        (400, call(body={"manifest": "sise: big\n"})),
+        (403, call(body={"manifest": manifest}, by="viewer")),
         "create_session",
         differs=(Difference(NO_AGENT, call(body={"manifest": AGENT}), 400),),
     ),
@@ -398,7 +400,7 @@ HANDLE = (
         (404, call(on=nowhere)),
         "create_session_fork",
         lambda answer: len(answer["sessions"]) == 2,
-        differs=(Difference(FEWER, call(on=session, count=3), one_of_three, cramped),),
+        differs=(Difference(FEWER, call(on=session, count=3), some_of_three, cramped),),
     ),
     Case(
         "port_forward_url", call(8000, on=session), (ValueError, call(80, on=session)), None, tunnel
@@ -422,7 +424,7 @@ HANDLE = (
         (WorkspaceTransferError, call(on=session, path="nothing", **FAST)),
         holds=lambda answer: answer == CONTENT,
     ),
-    Case("destroy", call(on=new_session), (404, call(on=nowhere)), then=destroyed),
+    Case("destroy", call(on=new_session), (403, call(on=session, by="viewer")), then=destroyed),
 )
 
 STREAMS = (

@@ -24,12 +24,12 @@ ERRORS = {401: ClientAuthenticationError, 404: ResourceNotFoundError, 409: Resou
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments. ``on`` is the session of a handle; a ``stranger`` has no valid token."""
+    """Arguments. ``on`` is the session of a handle; ``by`` is an operator, viewer or nobody."""
 
     arguments: tuple[Any, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     on: Need | None = None
-    stranger: bool = False
+    by: str = "operator"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Case:
 
     ``of`` is the generated method that describes the answer, ``holds`` what it has to be, and
     ``refused`` the status of an answer that is a refusal there, too. ``no`` says why the method
-    does not work: then ``good`` has to be refused with 404.
+    does not work: then ``good`` has to be refused with 404, as what the server does not have.
     """
 
     method: str
@@ -77,6 +77,8 @@ class Outcome:
     requests: tuple[str, ...]
     unknown: str = ""
     """What of a refusal is not as the client knows it."""
+    routed: bool = True
+    """The server has such requests as the last one."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ async def judge(world: World, way: Way, case: Case) -> Verdict:
     """Make the calls of a case, and say what comes of them."""
     good = await attempt(world, way, case, case.good)
     if case.no is not None:
-        missing = good.refused == 404
+        missing = good.refused == 404 and not good.routed
         fault = () if missing else (f"it is said not to work, and {_told(good)}",)
         return Verdict(good.requests, False, (), fault)
     if good.refused != case.refused:
@@ -169,7 +171,7 @@ async def attempt(world: World, way: Way, case: Case, call: Call) -> Outcome:
     if case.sent is not None:
         method = way.sending(*case.sent)
     else:
-        method = await way.method(case.method, on, stranger=call.stranger)
+        method = await way.method(case.method, on, call.by)
     world.seen.clear()
     answer, error = None, None
     try:
@@ -177,17 +179,17 @@ async def attempt(world: World, way: Way, case: Case, call: Call) -> Outcome:
     except Exception as raised:
         error = raised
     seen = list(world.seen)
-    requests = tuple(dict.fromkeys(f"{verb} {pattern(path)}" for verb, path, _ in seen))
-    status = seen[-1][2] if seen else 0
+    requests = tuple(dict.fromkeys(f"{each.method} {pattern(each.path)}" for each in seen))
+    status, routed = (seen[-1].status, seen[-1].routed) if seen else (0, True)
     given = arguments if on is None else (on, *arguments)
     if isinstance(error, HttpResponseError):
         known = type(error) is ERRORS.get(status, HttpResponseError)
         unknown = "" if known else f"{status} is {type(error).__name__} to the client"
-        return Outcome(given, str(error), status, requests, unknown)
+        return Outcome(given, str(error), status, requests, unknown, routed)
     if error is not None:
         return Outcome(given, None, error, requests)
     if status >= 400:
-        return Outcome(given, answer, status, requests, _of_error(answer))
+        return Outcome(given, answer, status, requests, _of_error(answer), routed)
     return Outcome(given, answer, None, requests)
 
 
@@ -225,6 +227,6 @@ def pattern(path: str) -> str:
     return re.sub(r"/+", "/", "/".join(parts))
 
 
-def call(*arguments: Any, on: Need | None = None, stranger: bool = False, **options: Any) -> Call:
+def call(*arguments: Any, on: Need | None = None, by: str = "operator", **options: Any) -> Call:
     """Return a call with these arguments."""
-    return Call(arguments, options, on, stranger)
+    return Call(arguments, options, on, by)

@@ -1,12 +1,23 @@
 """What calls need, one function each. Those of which one is enough for all are kept."""
 
+from functools import wraps
 from typing import Any
 
-from tests.conformance.world import World
+from tests.conformance.world import Need, World
 
 CONTENT = b"what was written\n"
 MANIFEST = "env:\n  A: b\n"
 SOURCE = "registry.test/team/tools:1"
+
+
+def kept(need: Need) -> Need:
+    """One is enough for all calls."""
+
+    @wraps(need)
+    async def found(world: World) -> Any:
+        return await world.kept(need)
+
+    return found
 
 
 async def name(world: World) -> str:
@@ -30,18 +41,16 @@ async def new_session(world: World) -> str:
     return await world.api.ready(name=world.name())
 
 
+@kept
 async def session(world: World) -> str:
-    """One that runs, and is neither paused nor destroyed. It has a file, and a checkpoint."""
-    return str(await world.kept(_used_session))
-
-
-async def _used_session(world: World) -> str:
+    """One that runs, and is neither paused nor destroyed. It has a file."""
     made = await new_session(world)
     params = {"path": "found"}
     await world.ask("POST", f"/sessions/{made}/workspace/upload", params=params, content=CONTENT)
     return made
 
 
+@kept
 async def session_name(world: World) -> str:
     found = await world.ask("GET", f"/sessions/{await session(world)}")
     return str(found["session"]["name"])
@@ -53,11 +62,13 @@ async def paused_session(world: World) -> str:
     return made
 
 
+@kept
 async def warm_session(world: World) -> str:
     """One that is not to be paused."""
     return await world.api.ready(name=world.name(), keep_warm=True)
 
 
+@kept
 async def destroyed_session(world: World) -> str:
     made = await new_session(world)
     await world.ask("DELETE", f"/sessions/{made}")
@@ -69,14 +80,13 @@ async def last_event(world: World) -> str:
     return (await world.api.events(await session(world)))[-1].id
 
 
-async def checkpoint(world: World) -> str:
-    """One of the session."""
-    return str(await world.kept(new_checkpoint))
-
-
 async def new_checkpoint(world: World) -> str:
+    """One of the session."""
     found = await world.ask("POST", f"/sessions/{await session(world)}/checkpoints")
     return str(found["checkpoint"]["checkpoint_id"])
+
+
+checkpoint = kept(new_checkpoint)
 
 
 # Transfers, of the session
@@ -97,6 +107,7 @@ async def empty_upload(world: World) -> str:
     return await _transfer(world, direction="upload", path="empty", size_bytes=0)
 
 
+@kept
 async def ended_upload(world: World) -> str:
     """One that was cancelled."""
     made = await upload(world)
@@ -105,6 +116,7 @@ async def ended_upload(world: World) -> str:
     return made
 
 
+@kept
 async def download(world: World) -> str:
     """One whose content is there."""
     made = await _transfer(world, direction="download", path="found")
@@ -116,15 +128,15 @@ async def download(world: World) -> str:
 # Configurations
 
 
-async def config(world: World) -> str:
-    return str(await world.kept(new_config))
-
-
 async def new_config(world: World) -> str:
     body = {"name": world.name(), "manifest_yaml": MANIFEST}
     return str((await world.ask("POST", "/configs", json=body))["config"]["id"])
 
 
+config = kept(new_config)
+
+
+@kept
 async def used_config(world: World) -> str:
     """One that a session is of."""
     made = await new_config(world)
@@ -135,18 +147,18 @@ async def used_config(world: World) -> str:
 # Templates
 
 
-async def template(world: World) -> str:
-    """One that is built."""
-    return str(await world.kept(new_template))
-
-
 async def new_template(world: World) -> str:
+    """One that is built."""
     body = {"name": world.name(), "base_template": "sandbox", "source_oci_ref": SOURCE}
     made = (await world.ask("POST", "/templates", json=body))["template"]["template_id"]
     await world.until(f"/templates/{made}", "template", status="TEMPLATE_STATUS_READY")
     return str(made)
 
 
+template = kept(new_template)
+
+
+@kept
 async def build(world: World) -> str:
     """The build of the template."""
     found = await world.ask("GET", f"/templates/{await template(world)}/builds")

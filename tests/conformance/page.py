@@ -33,11 +33,12 @@ client, with and without blocking, over TLS, once so that it has to work and onc
 to be refused, and writes what it saw. Tests fail when the page says anything else, when the
 client has a method that is not here, and when one works that is said not to.
 
-- **works**: the call does what it does there, and is refused as it is there. Each key of the
-  answer that the client describes has the JSON type that it describes; there may be more keys,
-  which are Torpor's own.
+- **works**: the call does what it is for, and is refused with the status that the client knows.
+  Each key of the answer that the client describes has the JSON type that it describes; there may
+  be more keys, which are Torpor's own.
 - **differs**: it works, but for what is said.
-- **no**: it is answered with 404, which the client raises as an error or returns as one.
+- **no**: there is no such request here: it is answered with 404, which the client raises as an
+  error or returns as one.
 
 Of {total} methods {works} work, {differs} differ, and {no} do not work.
 """
@@ -53,15 +54,15 @@ _GROUPS = {
     "download": ("Downloads", "`WorkspaceDownload`: what `workspace_download` returns."),
     "harness": (
         "client.harness",
-        "The generated methods. They return many errors that the others raise.",
+        "The generated methods. They return as dictionaries most errors that the others raise.",
     ),
 }
 
 _NEWER = """\
 ## Newer than the client
 
-What public sources of newer clients have, and `pydo` {version} does not: the request is sent
-without a method.
+Methods that the public sources of newer clients have and `pydo` {version} does not, and requests
+that the documentation names (in parentheses). They are sent without methods.
 """
 
 _FOOT = """\
@@ -85,15 +86,19 @@ def page(methods: Mapping[str, Method], cases: Mapping[str, Case], verdicts: Ver
     for group, (title, about) in _GROUPS.items():
         own = [name for name in methods if name.rpartition(".")[0] == group]
         heading = f"## {title}\n" + (f"\n{about}\n" if about else "")
-        parts.append("\n".join([heading, *_table(own, cases, verdicts), ""]))
+        parts.append("\n".join([heading, *_table(group, own, cases, verdicts), ""]))
     newer = [name for name in verdicts if name not in methods]
     parts.append(
-        "\n".join([_NEWER.format(version=version("pydo")), *_table(newer, cases, verdicts), ""])
+        "\n".join(
+            [_NEWER.format(version=version("pydo")), *_table(None, newer, cases, verdicts), ""]
+        )
     )
     return "\n".join([*parts, _FOOT])
 
 
-def _table(names: Sequence[str], cases: Mapping[str, Case], verdicts: Verdicts) -> Iterator[str]:
+def _table(
+    within: str | None, names: Sequence[str], cases: Mapping[str, Case], verdicts: Verdicts
+) -> Iterator[str]:
     yield "| method | request | sync | async | verdict | what differs, or why not |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for name in names:
@@ -103,11 +108,9 @@ def _table(names: Sequence[str], cases: Mapping[str, Case], verdicts: Verdicts) 
         ways = " | ".join(
             "none" if each is None else "yes" if each.works else "no" for each in found
         )
-        own = name.rpartition(".")[2]
-        yield (
-            f"| `{own}` | {requests or 'none'} | {ways} | {_word(found)} "
-            f"| {_said(cases[name], found)} |"
-        )
+        own = name if within is None else name.removeprefix(f"{within}.")
+        cells = (f"`{own}`", requests or "none", ways, _word(found), _said(cases[name], found))
+        yield f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
 
 def _word(verdicts: Sequence[Verdict | None]) -> str:

@@ -11,7 +11,7 @@ from pydo import Client
 from tests.conformance.judging import Call, Case, Difference, Verdict, call, judge, pattern
 from tests.conformance.shapes import described, differences
 from tests.conformance.ways import Waiting
-from tests.conformance.world import World
+from tests.conformance.world import Seen, World
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the client warns of what it is made of
 
@@ -19,12 +19,16 @@ SESSION = {"session_id": "x", "status": "SESSION_STATUS_READY", "idle_timeout_se
 ERROR = {"id": "not_found", "message": "There is none.", "request_id": "1"}
 
 
+NOTHING = {**ERROR, "message": "There is nothing here."}
+
+
 class Pretended(Waiting):
     """A client of a server that answers with its argument, or with the error that this is."""
 
-    async def method(self, name: str, on: str | None, *, stranger: bool) -> Any:
+    async def method(self, name: str, on: str | None, by: str) -> Any:
         def answer(status: int, said: Any) -> Any:
-            self._world.seen.append(("GET", "/v2/agents/sessions/x", status))
+            seen = Seen("GET", "/v2/agents/sessions/x", status, routed=said != NOTHING)
+            self._world.seen.append(seen)
             if isinstance(said, Exception):
                 raise said
             return said
@@ -34,7 +38,8 @@ class Pretended(Waiting):
 
 async def judged(**case: Any) -> Verdict:
     world = World(None, Path())  # type: ignore[arg-type]
-    way = Pretended(world, Client("t"), None)
+    world.clients["operator"] = Client("t"), None
+    way = Pretended(world)
     return await judge(world, way, Case("harness.get_session", **case))
 
 
@@ -52,10 +57,11 @@ async def test_what_is_as_described_works() -> None:
 
 
 async def test_what_is_said_not_to_work_must_not() -> None:
-    assert not (await judged(good=REFUSED, no="so")).faults
-    assert not (await judged(good=REFUSED, no="so")).works
-    (fault,) = (await judged(good=GOOD, no="so")).faults
-    assert fault.startswith("it is said not to work")
+    assert not (await judged(good=answer(NOTHING, 404), no="so")).faults
+    assert not (await judged(good=answer(NOTHING, 404), no="so")).works
+    for there in (GOOD, REFUSED, answer(NOTHING, 405)):
+        (fault,) = (await judged(good=there, no="so")).faults
+        assert fault.startswith("it is said not to work")
 
 
 @pytest.mark.parametrize(

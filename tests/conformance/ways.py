@@ -21,10 +21,9 @@ STREAMS = (
 class Way(ABC):
     """How methods are called."""
 
-    def __init__(self, world: World, client: Any, stranger: Any) -> None:
+    def __init__(self, world: World, which: int) -> None:
         self._world = world
-        self._client = client
-        self._stranger = stranger
+        self._which = which
 
     @abstractmethod
     def has(self, method: Method) -> bool:
@@ -42,21 +41,25 @@ class Way(ABC):
     async def drain(self, answer: Any) -> Any:
         """Read a stream to its end: a list of events, or bytes."""
 
-    def group(self, name: str, *, stranger: bool = False) -> Any:
+    def client(self, by: str = "operator") -> Any:
+        """Return the client of somebody."""
+        return self._world.clients[by][self._which]
+
+    def group(self, name: str, by: str = "operator") -> Any:
         """Return an object of the client by its name."""
-        found = self._stranger if stranger else self._client
+        found = self.client(by)
         for part in name.split("."):
             found = getattr(found, part)
         return found
 
-    async def method(self, name: str, on: str | None, *, stranger: bool) -> Any:
+    async def method(self, name: str, on: str | None, by: str) -> Any:
         """Return a method by its name; those of handles are of the session ``on``."""
         group, _, own = name.rpartition(".")
         if group == "session":
-            return getattr(self.group("agents").attach(on), own)
+            return getattr(self.group("agents", by).attach(on), own)
         if group in ("events", "download"):
             return getattr(await self._stream(group, on), own)
-        return getattr(self.group(group, stranger=stranger), own)
+        return getattr(self.group(group, by), own)
 
     async def _stream(self, group: str, on: str | None) -> Any:
         sessions = self.group("agents.sessions")
@@ -79,11 +82,14 @@ class Way(ABC):
 class Waiting(Way):
     """The client that blocks."""
 
+    def __init__(self, world: World) -> None:
+        super().__init__(world, 0)
+
     def has(self, method: Method) -> bool:
         return method.waits
 
     def sending(self, method: str, path: str) -> Any:
-        return lambda **body: self._client.send_request(HttpRequest(method, path, **body)).json()
+        return lambda **body: self.client().send_request(HttpRequest(method, path, **body)).json()
 
     async def call(self, method: Any, *arguments: Any, **options: Any) -> Any:
         return await asyncio.to_thread(method, *arguments, **options)
@@ -95,12 +101,15 @@ class Waiting(Way):
 class Awaiting(Way):
     """The client for coroutines."""
 
+    def __init__(self, world: World) -> None:
+        super().__init__(world, 1)
+
     def has(self, method: Method) -> bool:
         return method.awaits
 
     def sending(self, method: str, path: str) -> Any:
         async def send(**body: Any) -> Any:
-            return (await self._client.send_request(HttpRequest(method, path, **body))).json()
+            return (await self.client().send_request(HttpRequest(method, path, **body))).json()
 
         return send
 

@@ -10,13 +10,15 @@ import gc
 import io
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydo import Client
 from pydo.aio import Client as AsyncClient
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tests.api.conftest import Api, served
@@ -29,17 +31,30 @@ NOWHERE = "2f1a9c1e-7f0b-4c55-9a8e-0d6a3c1b7e42"
 NO_RETRIES = {"retry_total": 0}
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A request, and what it was answered with; ``routed``: the server has such requests."""
+
+    method: str
+    path: str
+    status: int
+    routed: bool
+
+
 class Recorder:
     """The outermost layer of the server: notes what it was asked and what it answered."""
 
-    def __init__(self, app: ASGIApp, seen: list[tuple[str, str, int]]) -> None:
+    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute], seen: list[Seen]) -> None:
         self._app = app
+        self._routes = routes
         self._seen = seen
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def note(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._seen.append((scope["method"], scope["path"], message["status"]))
+                routed = any(each.matches(scope)[0] is Match.FULL for each in self._routes)
+                status = message["status"]
+                self._seen.append(Seen(scope["method"], scope["path"], status, routed))
             await send(message)
 
         await self._app(scope, receive, note if scope["type"] == "http" else send)
@@ -51,14 +66,17 @@ class World:
     def __init__(self, api: Api, files: Path) -> None:
         self.api = api
         self.files = files
-        self.seen: list[tuple[str, str, int]] = []
+        self.seen: list[Seen] = []
+        self.clients: dict[str, tuple[Any, Any]] = {}
+        """Of whom, the one that blocks and the one for coroutines."""
         self._numbers = itertools.count(1)
         self._kept: dict[Need, Any] = {}
 
     @contextlib.asynccontextmanager
     async def open(self, authority: Authority) -> AsyncIterator["World"]:
         """Serve, and make the clients."""
-        self.api.app.add_middleware(Recorder, seen=self.seen)
+        app = self.api.app
+        app.add_middleware(Recorder, routes=app.router.routes, seen=self.seen)
         certificate = Certificate(*authority.vouch("localhost", "127.0.0.1"))
         trust = {"connection_verify": str(authority.file)}
         async with served(self.api, certificate=certificate) as where:
@@ -67,18 +85,17 @@ class World:
                 "agents_endpoint": f"https://{where}",
                 **NO_RETRIES,
             }
-            token = self.api.tokens["operator"]
-            self.client = Client(token, **how, **trust)
-            self.stranger = Client("torpor_x_y", **how, **trust)
-            self.async_client = AsyncClient(token, **how, transport=Transport(**trust))
-            self.async_stranger = AsyncClient("torpor_x_y", **how, transport=Transport(**trust))
+            tokens = {role: self.api.tokens[role] for role in ("operator", "viewer")}
+            tokens["nobody"] = "torpor_x_y"
+            for who, token in tokens.items():
+                waiting = Client(token, **how, **trust)
+                self.clients[who] = waiting, AsyncClient(token, **how, transport=Transport(**trust))
             try:
                 yield self
             finally:
-                for each in (self.client, self.stranger):
-                    each.close()
-                for one in (self.async_client, self.async_stranger):
-                    await one.close()
+                for waiting, awaiting in self.clients.values():
+                    waiting.close()
+                    await awaiting.close()
                 gc.collect()  # the client leaves streams open, of runs that were refused
 
     def name(self) -> str:
