@@ -1,5 +1,6 @@
 """A call of the client, what became of it, and the verdict on a method."""
 
+import ast
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,7 +15,7 @@ from azure.core.exceptions import (
     ResourceNotFoundError,
 )
 
-from tests.conformance.shapes import described, differences
+from tests.conformance.shapes import described, differences, missing
 from tests.conformance.ways import Way
 from tests.conformance.world import Need, World
 
@@ -89,14 +90,16 @@ class Verdict:
     works: bool
     differs: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
+    missing: frozenset[str] = frozenset()
+    """The keys that are described of an answer, and that it did not have."""
 
 
 async def judge(world: World, way: Way, case: Case) -> Verdict:
     """Make the calls of a case, and say what comes of them."""
     good = await attempt(world, way, case, case.good)
     if case.no is not None:
-        missing = good.refused == 404 and not good.routed
-        fault = () if missing else (f"it is said not to work, and {_told(good)}",)
+        absent = good.refused == 404 and not good.routed
+        fault = () if absent else (f"it is said not to work, and {_told(good)}",)
         return Verdict(good.requests, False, (), fault)
     if good.refused != case.refused:
         return Verdict(good.requests, False, (), (f"the good call: {_told(good)}",))
@@ -106,7 +109,9 @@ async def judge(world: World, way: Way, case: Case) -> Verdict:
     if case.then is not None and not await case.then(world, good):
         faults.append("what the call was for has not happened")
     faults += await _bad(world, way, case)
-    differs = _of_shape(way, case, good)
+    shape = _shape(way, case)
+    differs = [] if shape is None else differences(good.answer, shape)
+    left_out = frozenset() if shape is None or differs else missing(good.answer, shape)
     for each in case.differs:
         with each.meanwhile(world):
             shown = await attempt(world, way, case, each.call)
@@ -114,7 +119,7 @@ async def judge(world: World, way: Way, case: Case) -> Verdict:
             differs.append(each.text)
         else:
             faults.append(f"it does not differ as is said ({each.text}): {_told(shown)}")
-    return Verdict(good.requests, not faults, tuple(differs), tuple(faults))
+    return Verdict(good.requests, not faults, tuple(differs), tuple(faults), frozenset(left_out))
 
 
 async def _bad(world: World, way: Way, case: Case) -> list[str]:
@@ -131,17 +136,16 @@ async def _bad(world: World, way: Way, case: Case) -> list[str]:
     return [bad.unknown] if bad.unknown else []
 
 
-def _of_shape(way: Way, case: Case, good: Outcome) -> list[str]:
+def _shape(way: Way, case: Case) -> ast.expr | None:
+    """Return what is described of the answer of a method."""
     group, _, name = case.method.rpartition(".")
     named = name if group == "harness" else case.of
     if named is None:
-        return []
+        return None
     shape = described(getattr(way.group("harness"), named))
-    if shape is not None:
-        return differences(good.answer, shape)
-    if case.of is not None:
+    if shape is None and case.of is not None:
         raise LookupError(f"{named} does not describe its answer.")
-    return []
+    return shape
 
 
 def _shows(outcome: Outcome, shown: int | Callable[[Any], bool]) -> bool:

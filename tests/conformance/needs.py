@@ -6,7 +6,7 @@ from typing import Any
 from tests.conformance.world import Need, World
 
 CONTENT = b"what was written\n"
-MANIFEST = "env:\n  A: b\n"
+MANIFEST = "description: a tool\nsize: mars-2vcpu-1gb\nidle_timeout: 15m\nenv:\n  A: b\n"
 SOURCE = "registry.test/team/tools:1"
 
 
@@ -38,7 +38,7 @@ async def file(world: World) -> str:
 
 async def new_session(world: World) -> str:
     """One that runs and that nothing else uses."""
-    return await world.api.ready(name=world.name())
+    return await world.api.ready(name=world.name(), idle_timeout=900)
 
 
 @kept
@@ -140,7 +140,7 @@ config = kept(new_config)
 async def used_config(world: World) -> str:
     """One that a session is of."""
     made = await new_config(world)
-    await world.ask("POST", "/sessions", json={"name": world.name(), "config_id": made})
+    await world.api.ready(name=world.name(), config_id=made)
     return made
 
 

@@ -1,5 +1,6 @@
 """The page that says what works of DigitalOcean's Python client: docs/compatibility.md."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -58,6 +59,15 @@ _GROUPS = {
     ),
 }
 
+_KEYS = """\
+## Keys that were left out
+
+What the generated methods describe of answers, and the answers of the run did not have: it has no
+meaning here, or nothing had happened that it tells of.
+
+| keys | of |
+| --- | --- |"""
+
 _NEWER = """\
 ## Newer than the client
 
@@ -75,6 +85,9 @@ _FOOT = """\
   them.
 """
 
+_SOON = {"last_event_at", "sandbox_id"}
+"""What a session has a moment after it was made."""
+
 Verdicts = Mapping[str, Sequence[Verdict | None]]
 
 
@@ -87,6 +100,7 @@ def page(methods: Mapping[str, Method], cases: Mapping[str, Case], verdicts: Ver
         own = [name for name in methods if name.rpartition(".")[0] == group]
         heading = f"## {title}\n" + (f"\n{about}\n" if about else "")
         parts.append("\n".join([heading, *_table(group, own, cases, verdicts), ""]))
+    parts.append("\n".join([_KEYS, *_left_out(methods, verdicts), ""]))
     newer = [name for name in verdicts if name not in methods]
     parts.append(
         "\n".join(
@@ -111,6 +125,19 @@ def _table(
         own = name if within is None else name.removeprefix(f"{within}.")
         cells = (f"`{own}`", requests or "none", ways, _word(found), _said(cases[name], found))
         yield f"| {' | '.join(cells)} |".replace("|  |", "| |")
+
+
+def _left_out(methods: Mapping[str, Method], verdicts: Verdicts) -> Iterator[str]:
+    """Yield rows of keys, without what they are in, and of the methods that leave them out."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in methods:
+        keys = {each for verdict in verdicts[name] if verdict for each in verdict.missing}
+        if keys and name.startswith("harness."):
+            own = {re.sub(r"^\w+(\[\])?\.", "", each) for each in keys}
+            shown = tuple(sorted(own - _SOON))
+            found.setdefault(shown, []).append(name.removeprefix("harness."))
+    for keys, names in found.items():
+        yield f"| {', '.join(map('`{}`'.format, keys))} | {', '.join(map('`{}`'.format, names))} |"
 
 
 def _word(verdicts: Sequence[Verdict | None]) -> str:

@@ -51,15 +51,36 @@ def differences(answer: Any, shape: ast.expr, at: str = "") -> list[str]:
     return [] if right else [_said(at, wanted, answer)]
 
 
+def missing(answer: Any, shape: ast.expr, at: str = "") -> set[str]:
+    """Return the described keys that an answer does not have; of an array, none of its elements."""
+    if isinstance(shape, ast.List):
+        each = [missing(one, shape.elts[0], at) for one in answer]
+        return set.intersection(*each) if each else {f"{at}[]"}
+    if not isinstance(shape, ast.Dict):
+        return set()
+    found: set[str] = set()
+    for key, value in _keys(shape).items():
+        path = f"{at}.{key}" if at else key
+        found |= missing(answer[key], value, path) if key in answer else {path}
+    return found
+
+
+def _keys(shape: ast.Dict) -> dict[str, ast.expr]:
+    """Return what keys are described; none, of an object whose keys are anybody's."""
+    pairs = zip(shape.keys, shape.values, strict=True)
+    found = {ast.literal_eval(key): value for key, value in pairs if key}
+    return {} if list(found) == ["str"] else found
+
+
 def _of_mapping(answer: Any, shape: ast.Dict, at: str) -> list[str]:
     if not isinstance(answer, dict):
         return [_said(at, "an object", answer)]
-    pairs = zip(shape.keys, shape.values, strict=True)
-    of_key = {ast.literal_eval(key): value for key, value in pairs if key}
+    if [ast.unparse(key) for key in shape.keys if key] == ["'str'"]:
+        of_any = shape.values[0]
+        return [each for key in answer for each in differences(answer[key], of_any, at)]
+    of_key = _keys(shape)
     if not of_key:
         return []
-    if list(of_key) == ["str"]:
-        return [each for key in answer for each in differences(answer[key], of_key["str"], at)]
     known = [key for key in answer if key in of_key]
     if not known:
         return [f"`{at or 'the answer'}` has none of the keys that it has there"]

@@ -9,7 +9,7 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from pydo import Client
 
 from tests.conformance.judging import Call, Case, Difference, Verdict, call, judge, pattern
-from tests.conformance.shapes import described, differences
+from tests.conformance.shapes import described, differences, missing
 from tests.conformance.ways import Waiting
 from tests.conformance.world import Seen, World
 
@@ -53,7 +53,10 @@ REFUSED = answer(ERROR, 404)
 
 async def test_what_is_as_described_works() -> None:
     found = await judged(good=GOOD, bad=(404, REFUSED))
-    assert found == Verdict(("GET /v2/agents/sessions/{session_id}",), works=True)
+    assert (found.works, found.differs, found.faults) == (True, (), ())
+    assert found.requests == ("GET /v2/agents/sessions/{session_id}",)
+    assert "session.repo_hint" in found.missing
+    assert "session.status" not in found.missing
 
 
 async def test_what_is_said_not_to_work_must_not() -> None:
@@ -128,6 +131,19 @@ async def test_an_error_that_is_raised_is_one_too() -> None:
 def test_types_are_compared(answer: Any, shape: str, wrong: list[str]) -> None:
     found = differences(answer, ast.parse(shape, mode="eval").body)
     assert [each.split("`")[1] for each in found] == wrong
+
+
+@pytest.mark.parametrize(
+    ("answer", "shape", "keys"),
+    [
+        ({"a": {"b": 1}}, "{'a': {'b': 0, 'c': 0}, 'd': {'e': 0}}", {"a.c", "d"}),
+        ({"a": [{"b": 1}, {"c": 1}]}, "{'a': [{'b': 0, 'c': 0, 'd': 0}]}", {"a.d"}),
+        ({"a": []}, "{'a': [{'b': 0}]}", {"a[]"}),
+        ({"a": {}}, "{'a': {'str': 'str'}}", set()),
+    ],
+)
+def test_keys_that_are_not_there_are_found(answer: Any, shape: str, keys: set[str]) -> None:
+    assert missing(answer, ast.parse(shape, mode="eval").body) == keys
 
 
 def test_a_description_is_read() -> None:
