@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tests.conformance import cases_by_hand as by_hand
+from tests.conformance import cases_of_handles as of_handles
 from tests.conformance.cases_generated import GENERATED
 from tests.conformance.cases_without import NEWER, WITHOUT
 from tests.conformance.judging import Case
@@ -20,8 +21,8 @@ CASES = {
         *_in("agents.sessions", by_hand.SESSIONS),
         *_in("agents.configs", by_hand.CONFIGS),
         *_in("agents.templates", by_hand.TEMPLATES),
-        *_in("session", by_hand.HANDLE),
-        *by_hand.STREAMS,
+        *_in("session", of_handles.HANDLE),
+        *of_handles.STREAMS,
         *_in("harness", GENERATED),
         *WITHOUT,
     )

@@ -1,13 +1,30 @@
 """The methods that the client has by hand, for sessions, configurations and templates."""
 
-import contextlib
-from collections.abc import Iterator
-from typing import Any
-
 from pydo.agents import WorkspaceTransferError
 
 from tests.conformance import needs
-from tests.conformance.judging import Case, Difference, Outcome, call
+from tests.conformance.checks import (
+    AGENT,
+    FAST,
+    FEWER,
+    NO_AGENT,
+    NO_BALANCE,
+    NO_BASES,
+    NO_INSIGHTS,
+    NO_RULES,
+    RULES,
+    cramped,
+    deleted,
+    destroyed,
+    in_order,
+    one_before,
+    ran,
+    removed,
+    some_of_three,
+    status,
+    tunnel,
+)
+from tests.conformance.judging import Case, Difference, call
 from tests.conformance.needs import (
     CONTENT,
     SOURCE,
@@ -18,7 +35,6 @@ from tests.conformance.needs import (
     download,
     empty_upload,
     ended_upload,
-    file,
     last_event,
     manifest,
     name,
@@ -34,80 +50,7 @@ from tests.conformance.needs import (
     used_config,
     warm_session,
 )
-from tests.conformance.world import NOWHERE, World
-from torpor.vm import MIB
-
-FAST = {"poll_interval": 0.02}
-AGENT = "agent: codex\n"
-RULES = "permissions:\n  rules:\n    - {tool: bash, action: deny}\n"
-
-NO_AGENT = "a manifest with an agent is refused (400): this server runs no agents"
-NO_BALANCE = "`resume_on_topoff=True` is refused (400): nothing is paused for want of a balance"
-NO_RULES = "a rule is `unsupported`, and not `ok` if it is strict: no agent runs that it could bind"
-NO_INSIGHTS = "`insights` that are on are refused (400): nothing collects them"
-NO_BASES = "`base_template` is `sandbox` or `coding-base`, others are refused (400): no agents"
-FEWER = "not all or none: of children, those that there is room for, and `errors` for the others"
-
-
-@contextlib.contextmanager
-def cramped(world: World) -> Iterator[None]:
-    """Meanwhile there is room for a machine, which needs 202 MiB, and not for three."""
-    host = world.api.host
-    kept = host.memory
-    host.memory -= world.api.sessions.free_memory() - 300 * MIB
-    yield
-    host.memory = kept
-
-
-def some_of_three(answer: Any) -> bool:
-    made, failed = len(answer["sessions"]), len(answer["errors"])
-    return made + failed == 3 and made > 0 and failed > 0
-
-
-def status(wanted: str) -> Any:
-    """Hold when the session of a call has a status."""
-
-    async def then(world: World, outcome: Outcome) -> bool:
-        path = f"/sessions/{outcome.arguments[0]}"
-        found: str = (await world.ask("GET", path))["session"]["status"]
-        return found == f"SESSION_STATUS_{wanted}"
-
-    return then
-
-
-async def destroyed(world: World, outcome: Outcome) -> bool:
-    return outcome.arguments[0] not in await _listed(world, "sessions", "session_id")
-
-
-async def deleted(world: World, outcome: Outcome) -> bool:
-    return outcome.arguments[0] not in await _listed(world, "configs", "id")
-
-
-async def removed(world: World, outcome: Outcome) -> bool:
-    return outcome.arguments[0] not in await _listed(world, "templates", "template_id")
-
-
-async def _listed(world: World, kind: str, key: str) -> list[str]:
-    found = await world.ask("GET", f"/{kind}", params={"page_size": 200})
-    return [each[key] for each in found[kind]]
-
-
-def ran(answer: Any) -> bool:
-    return (answer["exit_code"], answer["stdout"], answer["stderr"]) == (0, "a b\n", "")
-
-
-def in_order(answer: Any) -> bool:
-    types = [each["type"] for each in answer]
-    return types[:1] == ["session.created"] and "session.ready" in types
-
-
-def one_before(answer: Any) -> bool:
-    return len(answer.events) == 1 and answer.has_more is True
-
-
-def tunnel(answer: Any) -> bool:
-    return str(answer).startswith("wss://") and str(answer).endswith("/port-forward/8000")
-
+from tests.conformance.world import NOWHERE
 
 SESSIONS = (
     Case(
@@ -333,103 +276,4 @@ AGENTS = (
         differs=(Difference(NO_AGENT, call(body={"manifest": AGENT}), 400),),
     ),
     Case("destroy_session", call(session_id=new_session), (404, call(session_id=NOWHERE))),
-)
-
-
-async def nowhere(world: World) -> str:
-    return NOWHERE
-
-
-HANDLE = (
-    Case(
-        "refresh",
-        call(on=session),
-        (404, call(on=nowhere)),
-        holds=lambda answer: answer["status"] == "SESSION_STATUS_READY",
-    ),
-    Case(
-        "wait_until_ready",
-        call(on=new_session, **FAST),
-        (RuntimeError, call(on=destroyed_session, **FAST)),
-        holds=lambda answer: answer.status == "SESSION_STATUS_READY",
-    ),
-    Case("pause", call(on=new_session), (409, call(on=warm_session)), then=status("PAUSED")),
-    Case("resume", call(on=paused_session), (404, call(on=nowhere)), then=status("READY")),
-    Case(
-        "update",
-        call(on=session, resume_on_topoff=False),
-        (404, call(on=nowhere, resume_on_topoff=False)),
-        "update_session",
-        differs=(Difference(NO_BALANCE, call(on=session, resume_on_topoff=True), 400),),
-    ),
-    Case(
-        "exec",
-        call("echo", "a b", on=session, workdir="/"),
-        (404, call("true", on=nowhere)),
-        "post_session_sandbox_exec",
-        ran,
-    ),
-    Case(
-        "create_checkpoint",
-        call(on=session, label="x"),
-        (404, call(on=nowhere)),
-        "create_session_checkpoint",
-    ),
-    Case("list_checkpoints", call(on=session), (404, call(on=nowhere)), "list_session_checkpoints"),
-    Case(
-        "get_checkpoint",
-        call(checkpoint, on=session),
-        (404, call("x", on=session)),
-        "get_session_checkpoint",
-    ),
-    Case(
-        "delete_checkpoint",
-        call(new_checkpoint, on=session),
-        (404, call("x", on=nowhere)),
-        "delete_session_checkpoint",
-    ),
-    Case(
-        "rollback",
-        call(checkpoint, on=session),
-        (404, call("x", on=session)),
-        "revert_session_checkpoint",
-    ),
-    Case(
-        "fork",
-        call(on=session, count=2),
-        (404, call(on=nowhere)),
-        "create_session_fork",
-        lambda answer: len(answer["sessions"]) == 2,
-        differs=(Difference(FEWER, call(on=session, count=3), some_of_three, cramped),),
-    ),
-    Case(
-        "port_forward_url", call(8000, on=session), (ValueError, call(80, on=session)), None, tunnel
-    ),
-    Case("stream", call(on=session, replay_only=True), (404, call(on=nowhere)), holds=in_order),
-    Case(
-        "history",
-        call(on=session, before=last_event, limit=1),
-        (404, call(on=nowhere, before="x")),
-        holds=one_before,
-    ),
-    Case(
-        "upload_file",
-        call(on=session, path="a", data=CONTENT, **FAST),
-        (400, call(on=session, path="../a", data=CONTENT, **FAST)),
-        "get_session_workspace_transfer",
-    ),
-    Case(
-        "download_file",
-        call(on=session, path="found", **FAST),
-        (WorkspaceTransferError, call(on=session, path="nothing", **FAST)),
-        holds=lambda answer: answer == CONTENT,
-    ),
-    Case("destroy", call(on=new_session), (403, call(on=session, by="viewer")), then=destroyed),
-)
-
-STREAMS = (
-    Case("events.close", call()),
-    Case("download.read", call(), holds=lambda answer: answer == CONTENT),
-    Case("download.save", call(file), holds=lambda answer: answer == len(CONTENT)),
-    Case("download.close", call()),
 )

@@ -1,15 +1,13 @@
 """The generated methods (``client.harness``). They return errors where the others raise them."""
 
-from tests.conformance.cases_by_hand import (
-    AGENTS_BASE,
-    BODY,
+from tests.conformance.cases_by_hand import AGENTS_BASE, BODY, WRONG_PAGE
+from tests.conformance.checks import (
     FEWER,
     NO_BALANCE,
     NO_BASES,
     NO_INSIGHTS,
     NO_RULES,
     RULES,
-    WRONG_PAGE,
     cramped,
     deleted,
     destroyed,

@@ -7,7 +7,7 @@ from tests.conformance.world import NOWHERE, data
 NO_AGENTS = "this server runs no agents"
 NO_TRIGGERS = "this server runs no agents, so nothing triggers them"
 NO_PROVIDERS = "this server runs no agents, so it connects none to providers"
-NO_PICTURES = "named in public documentation, and not described"
+UNDESCRIBED = "named in public documentation, and not described"
 NO_WORKSPACES = "a workspace is its session's: this server keeps none beyond it"
 
 
@@ -114,7 +114,7 @@ NEWER = (
         },
     ),
     *_sent(NO_AGENTS, {"(to cancel a run)": ("POST", f"sessions/{NOWHERE}/cancel", call())}),
-    *_sent(NO_PICTURES, {"(messages of images)": ("GET", "image-messages", call())}),
+    *_sent(UNDESCRIBED, {"(messages of images)": ("GET", "image-messages", call())}),
 )
 """What newer clients have than the one that is tested, and what the documentation names without a
 method (in parentheses): sent without methods."""

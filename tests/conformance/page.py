@@ -123,7 +123,8 @@ def _table(
             "none" if each is None else "yes" if each.works else "no" for each in found
         )
         own = name if within is None else name.removeprefix(f"{within}.")
-        cells = (f"`{own}`", requests or "none", ways, _word(found), _said(cases[name], found))
+        shown = own if own.startswith("(") else f"`{own}`"
+        cells = (shown, requests or "none", ways, _word(found), _said(cases[name], found))
         yield f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
 
