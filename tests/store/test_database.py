@@ -447,7 +447,7 @@ async def test_a_statement_costs_one_turn_of_the_thread(
     monkeypatch.setattr(driver, "partial", counted)
     async with database.read() as conn:
         assert await sessions.get(conn, "id-of-one") is not None
-    assert len(turns) == 2  # and the end of the transaction
+    assert len(turns) == 1  # and none for the end of the transaction
     turns.clear()
     async with database.write() as conn:
         await sessions.update(conn, "id-of-one", generation=1)

@@ -42,8 +42,7 @@ async def connect(file: Path, *, writes: bool) -> aiosqlite.Connection:
             raise
         return raw
 
-    # A writer that begins as a reader may find later that another one was quicker, and fail.
-    connection = _Connection(opened, "BEGIN IMMEDIATE" if writes else "BEGIN")
+    connection = _Connection(opened, writes=writes)
     await connection.open()
     return connection
 
@@ -66,10 +65,12 @@ async def finished(doing: asyncio.Future[T]) -> T:
 
 
 class _Connection(aiosqlite.Connection):
-    def __init__(self, opened: Callable[[], sqlite3.Connection], begin: str) -> None:
+    def __init__(self, opened: Callable[[], sqlite3.Connection], *, writes: bool) -> None:
         super().__init__(opened, iter_chunk_size=64)
         self._thread.daemon = True  # a program that dies before it closes shall end
-        self._begin = begin
+        self._writes = writes
+        # A writer that begins as a reader may find later that another one was quicker, and fail.
+        self._begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
         self._begun = False
 
     async def open(self) -> None:
@@ -126,7 +127,12 @@ class _Connection(aiosqlite.Connection):
         await self._execute(self._commit)
 
     async def rollback(self) -> None:
-        await self._execute(self._rollback)
+        if self._writes:
+            await self._execute(self._rollback)
+        elif self._connection is not None:
+            # It only ends its view of the file: that is less work than to hand it to the thread,
+            # which has nothing else to do now (see finished).
+            self._rollback()
 
     def begun(self) -> sqlite3.Connection:
         """Return SQLite's connection, with a transaction begun if there is none."""
