@@ -5,6 +5,7 @@ is asked for, ``done`` with what is true from then on.
 """
 
 import asyncio
+import contextlib
 import json
 import random
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.sessions.conftest import ANN, Service
-from torpor.sessions import Key, NewSession
+from torpor.sessions import ConflictError, Key, NewSession
 from torpor.store.records import Session, Status
 
 SESSIONS = 8
@@ -101,7 +102,8 @@ class Worker:
         await self.service.sessions.destroy(session.id, ANN)
         config = await self.service.sessions.configs.find(session.config or "")
         if not config.implicit:
-            await self.service.sessions.configs.delete(config.id, ANN)
+            with contextlib.suppress(ConflictError):  # children have it too
+                await self.service.sessions.configs.delete(config.id, ANN)
 
 
 def _named(name: str) -> Any:
