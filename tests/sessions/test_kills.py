@@ -1,12 +1,6 @@
 """A server that is killed at any moment loses nothing that it has acknowledged."""
 
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +8,19 @@ import pytest
 from sqlalchemy import func, select
 
 from tests.sessions.conftest import ANN, Service
+from tests.sessions.killing import run_and_kill
 from torpor.sessions.hosts import SESSION
 from torpor.store import configs, operations, sessions, snapshots, tables
 from torpor.store.records import Session, Status
 
 KILLS = 12
-ROOT = Path(__file__).parents[2]
 
 
-def run_and_kill(root: Path, seed: int, after: float) -> dict[str, dict[str, Any]]:
+def said_by(root: Path, seed: int, after: float) -> dict[str, dict[str, Any]]:
     """Run a victim, kill it, and return the last word on each session: what it has said to be done,
     and what it had begun since."""
-    victim = subprocess.Popen(
-        [sys.executable, "-m", "tests.sessions.victim", str(root), str(seed)],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
-        text=True,
-    )
-    assert victim.stdout is not None
-    first = victim.stdout.readline()  # it works
-    time.sleep(after)
-    victim.send_signal(signal.SIGKILL)
-    with victim.stdout:
-        rest = victim.stdout.read()
-    assert victim.wait() == -signal.SIGKILL, f"it ended by itself: {rest[-500:]}"
     said: dict[str, dict[str, Any]] = {}
-    for line in (first + rest).splitlines():
-        if not line.endswith("}"):
-            continue  # cut off
-        word = json.loads(line)
+    for word in run_and_kill("victim", root, seed, after):
         known = said.setdefault(word["session"], {"begun": None, "done": None})
         if word["what"] == "begin":
             known["begun"] = word["op"]
@@ -119,7 +96,7 @@ async def check_said(service: Service, session: Session, known: dict[str, Any] |
 async def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     for number in range(KILLS):
-        said = run_and_kill(tmp_path, seed * 100 + number, chance.uniform(0.05, 0.8))
+        said = said_by(tmp_path, seed * 100 + number, chance.uniform(0.05, 0.8))
         service = await Service(tmp_path).open()
         try:
             configured = await check(service, said)

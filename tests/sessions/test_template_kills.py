@@ -2,48 +2,25 @@
 and leaves no image that nothing needs."""
 
 import asyncio
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 from tests.sessions.conftest import Service
+from tests.sessions.killing import run_and_kill
 from tests.waiting import eventually
 from torpor.sessions.template_model import image_of
 from torpor.store import builds, sessions
 from torpor.store.records import Build, Status
 
 KILLS = 8
-ROOT = Path(__file__).parents[2]
 
 
-def run_and_kill(root: Path, seed: int, after: float) -> dict[str, str]:
+def said_by(root: Path, seed: int, after: float) -> dict[str, str]:
     """Run a victim, kill it, and return the last source that was acknowledged of each template that
     nothing was begun with since; of one that was deleted it is empty."""
-    victim = subprocess.Popen(
-        [sys.executable, "-m", "tests.sessions.template_victim", str(root), str(seed)],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
-        text=True,
-    )
-    assert victim.stdout is not None
-    first = victim.stdout.readline()
-    time.sleep(after)
-    victim.send_signal(signal.SIGKILL)
-    with victim.stdout:
-        rest = victim.stdout.read()
-    assert victim.wait() == -signal.SIGKILL, f"it ended by itself: {rest[-500:]}"
     known: dict[str, str] = {}
     before: dict[str, str | None] = {}
-    for line in (first + rest).splitlines():
-        if not line.endswith("}"):
-            continue  # cut off
-        word = json.loads(line)
+    for word in run_and_kill("template_victim", root, seed, after):
         name = word["name"]
         assert not word["what"].startswith("failed"), word
         if word["what"] == "begin":
@@ -86,7 +63,7 @@ async def check(service: Service, known: dict[str, str]) -> None:
 async def test_no_build_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
     chance = random.Random(5)
     for number in range(KILLS):
-        known = run_and_kill(tmp_path, number, chance.uniform(0.05, 0.8))
+        known = said_by(tmp_path, number, chance.uniform(0.05, 0.8))
         service = await Service(tmp_path).open()
         try:
             await check(service, known)

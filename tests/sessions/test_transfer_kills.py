@@ -1,17 +1,12 @@
 """A server that is killed in the middle of transfers keeps what it has acknowledged of them, puts
 in place what was committed, and never half of a file."""
 
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from tests.sessions.conftest import ANN
+from tests.sessions.killing import run_and_kill
 from tests.sessions.test_transfers import SIZE, Filed, small_parts
 from tests.sessions.transfer_victim import content
 from tests.waiting import eventually
@@ -19,32 +14,14 @@ from tests.waiting import eventually
 __all__ = ["small_parts"]
 
 KILLS = 10
-ROOT = Path(__file__).parents[2]
 
 Said = dict[str, dict[str, Any]]
 
 
-def run_and_kill(root: Path, seed: int, after: float) -> Said:
+def said_by(root: Path, seed: int, after: float) -> Said:
     """Run a victim, kill it, and return what it has said of each of its transfers, in order."""
-    victim = subprocess.Popen(
-        [sys.executable, "-m", "tests.sessions.transfer_victim", str(root), str(seed)],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
-        text=True,
-    )
-    assert victim.stdout is not None
-    first = victim.stdout.readline()  # it works
-    time.sleep(after)
-    victim.send_signal(signal.SIGKILL)
-    with victim.stdout:
-        rest = victim.stdout.read()
-    assert victim.wait() == -signal.SIGKILL, f"it ended by itself: {rest[-500:]}"
     said: Said = {}
-    for line in (first + rest).splitlines():
-        if not line.endswith("}"):
-            continue  # cut off
-        word = json.loads(line)
+    for word in run_and_kill("transfer_victim", root, seed, after):
         if word["what"] == "begin":
             said[word["transfer"]] = {**word, "parts": set(), "last": "begin"}
         elif word["what"] == "part":
@@ -107,7 +84,7 @@ async def test_transfers_go_on_after_kills(tmp_path: Path) -> None:
     chance = random.Random(5)
     seen: set[str] = set()
     for number in range(KILLS):
-        said = run_and_kill(tmp_path, number, chance.uniform(0.05, 0.6))
+        said = said_by(tmp_path, number, chance.uniform(0.05, 0.6))
         filed = Filed(tmp_path)
         filed.host.step = 0.002
         await filed.open()
