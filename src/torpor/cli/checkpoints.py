@@ -1,13 +1,14 @@
 """The commands over snapshots of sessions: checkpoint, fork, rollback, tree."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torpor.cli.server import Form, Host, Output, Session, ask
+from torpor.cli.pages import first
+from torpor.cli.server import Form, Host, Output, Session, ask, print_plain
 
 if TYPE_CHECKING:
     from torpor import client as api
@@ -38,7 +39,7 @@ def checkpoint(
 
     made = ask(host, lambda client: client.create_checkpoint(session, label=label, durable=durable))
     if output is Form.JSON:
-        _print_json(made)
+        print_plain(made)
     else:
         print_checkpoint(made, session)
 
@@ -78,7 +79,7 @@ def fork(
 
     made, seconds, lasting = ask(host, work)
     if output is Form.JSON:
-        _print_json(made)
+        print_plain(made)
     else:
         print_forked(made, session, seconds, lasting)
     failed = any(child.status == "FAILED" for child in made.sessions)
@@ -108,7 +109,7 @@ def rollback(
 
     done, named, seconds, lasting = ask(host, work)
     if output is Form.JSON:
-        _print_json(done)
+        print_plain(done)
     else:
         print_rolled_back(done.session, named, seconds, lasting)
 
@@ -124,7 +125,7 @@ def tree(session: Session, host: Host = None, output: Output = Form.TABLE) -> No
 
     found = ask(host, lambda client: client.get_tree(session))
     if output is Form.JSON:
-        _print_json(found)
+        print_plain(found)
     else:
         console().print(snapshot_tree(found), soft_wrap=True)
 
@@ -134,7 +135,7 @@ def checkpoint_of(client: "api.Client", session: str, said: str) -> "api.Checkpo
 
     Ends the program with 2 if it names none or several.
     """
-    found = list(_checkpoints(client, session))
+    found = _checkpoints(client, session)
     exact = [each for each in found if each.id == said]
     named = exact or [each for each in found if each.label == said or each.id.startswith(said)]
     if len(named) == 1:
@@ -145,14 +146,11 @@ def checkpoint_of(client: "api.Client", session: str, said: str) -> "api.Checkpo
     raise typer.BadParameter(f"{said!r} {which} of {session}. {there}", param_hint="CHECKPOINT")
 
 
-def _checkpoints(client: "api.Client", session: str) -> Iterator["api.Checkpoint"]:
-    after: str | None = None
-    while True:
-        page = client.list_checkpoints(session, limit=200, after=after)
-        yield from page.items
-        after = page.next
-        if after is None:
-            return
+def _checkpoints(client: "api.Client", session: str) -> list["api.Checkpoint"]:
+    return first(
+        None,
+        lambda most, after: client.list_checkpoints(session, limit=most, after=after),
+    )[0]
 
 
 def events_of(client: "api.Client", session: str, ids: Iterable[str]) -> list["api.Event"]:
@@ -176,10 +174,3 @@ def _before(event: str) -> str:
             break
         digits[place] = "Z"
     return "".join(digits)
-
-
-def _print_json(value: object) -> None:
-    from torpor.cli.session_tables import plain
-    from torpor.cli.tables import print_json
-
-    print_json(plain(value))

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torpor.cli.server import Form, Host, Output, ask
+from torpor.cli.pages import first
+from torpor.cli.server import Form, Host, Output, ask, print_plain
 from torpor.cli.session import read_manifest
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def create(
 
     made = ask(host, work)
     if output is Form.JSON:
-        _print_json(made)
+        print_plain(made)
         return
     typer.echo(
         f"Configuration {made.name} is {made.id}.\n"
@@ -70,20 +71,13 @@ def list_(
     from torpor.cli.config_tables import print_configs
 
     def work(client: "api.Client") -> tuple[list["api.Config"], bool]:
-        found: list[api.Config] = []
-        after: str | None = None
-        while True:
-            page = client.list_configs(
-                search=search, limit=min(200, limit - len(found)), after=after
-            )
-            found += page.items
-            after = page.next
-            if after is None or len(found) >= limit:
-                return found, after is not None
+        return first(
+            limit, lambda most, after: client.list_configs(search=search, limit=most, after=after)
+        )
 
     found, more = ask(host, work)
     if output is Form.JSON:
-        _print_json(found)
+        print_plain(found)
     elif quiet:
         for each in found:
             typer.echo(each.id)
@@ -98,7 +92,7 @@ def show(config: Config, host: Host = None, output: Output = Form.TABLE) -> None
 
     found = ask(host, lambda client: client.get_config(config))
     if output is Form.JSON:
-        _print_json(found)
+        print_plain(found)
     else:
         print_config(found)
 
@@ -111,7 +105,7 @@ def clone(config: Config, name: Name, host: Host = None, output: Output = Form.T
     """
     made = ask(host, lambda client: client.clone_config(config, name))
     if output is Form.JSON:
-        _print_json(made)
+        print_plain(made)
     else:
         typer.echo(f"Configuration {made.name} is {made.id}.")
 
@@ -153,29 +147,16 @@ def sessions(
     from torpor.cli.session_tables import print_sessions
 
     def work(client: "api.Client") -> tuple[list["api.Session"], bool]:
-        found: list[api.Session] = []
-        after: str | None = None
-        while True:
-            page = client.list_config_sessions(
-                config,
-                status="ALL" if everything else None,
-                limit=min(200, limit - len(found)),
-                after=after,
-            )
-            found += page.items
-            after = page.next
-            if after is None or len(found) >= limit:
-                return found, after is not None
+        status = "ALL" if everything else None
+        return first(
+            limit,
+            lambda most, after: client.list_config_sessions(
+                config, status=status, limit=most, after=after
+            ),
+        )
 
     found, more = ask(host, work)
     if output is Form.JSON:
-        _print_json(found)
+        print_plain(found)
     else:
         print_sessions(found, more=more)
-
-
-def _print_json(value: object) -> None:
-    from torpor.cli.session_tables import plain
-    from torpor.cli.tables import print_json
-
-    print_json(plain(value))

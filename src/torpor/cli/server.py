@@ -222,3 +222,11 @@ def variables(said: list[str] | None, option: str, environ: bool = False) -> dic
             raise typer.BadParameter(f"{each!r} is not {form}", param_hint=option)
         found[name] = value
     return found
+
+
+def print_plain(value: object) -> None:
+    """Print what a server has answered as JSON."""
+    from torpor.cli.session_tables import plain
+    from torpor.cli.tables import print_json
+
+    print_json(plain(value))

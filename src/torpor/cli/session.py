@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torpor.cli.harmless import complain
+from torpor.cli.pages import first
 from torpor.cli.server import (
     Form,
     Host,
@@ -17,6 +18,7 @@ from torpor.cli.server import (
     Session,
     Sessions,
     ask,
+    print_plain,
     variables,
 )
 
@@ -114,7 +116,7 @@ def create(
 
     made, created = ask(host, work)
     if output is Form.JSON:
-        _print_json(made)
+        print_plain(made)
     else:
         _print_created(made, created, time.monotonic() - begun)
     raise typer.Exit(1 if made.status == "FAILED" else 0)
@@ -176,20 +178,12 @@ def list_(
     wanted = "ALL" if everything and status is None else status
 
     def found(client: "api.Client") -> tuple[list["api.Session"], bool]:
-        sessions: list[api.Session] = []
-        after: str | None = None
-        while True:
-            page = client.list_sessions(
-                status=wanted,
-                labels=labels,
-                search=search,
-                limit=min(200, limit - len(sessions)),
-                after=after,
-            )
-            sessions += page.items
-            after = page.next
-            if after is None or len(sessions) >= limit:
-                return sessions, after is not None
+        return first(
+            limit,
+            lambda most, after: client.list_sessions(
+                status=wanted, labels=labels, search=search, limit=most, after=after
+            ),
+        )
 
     if watch:
         from torpor.cli.waiting import watch as keep_showing
@@ -198,7 +192,7 @@ def list_(
         return
     sessions, more = ask(host, found)
     if output is Form.JSON:
-        _print_json(sessions)
+        print_plain(sessions)
     elif quiet:
         for each in sessions:
             typer.echo(each.id)
@@ -238,15 +232,8 @@ def _each(
 
     found, ok = ask(host, all_of_them)
     if output is Form.JSON:
-        _print_json(found)
+        print_plain(found)
     raise typer.Exit(0 if ok else 1)
-
-
-def _print_json(value: object) -> None:
-    from torpor.cli.session_tables import plain
-    from torpor.cli.tables import print_json
-
-    print_json(plain(value))
 
 
 @app.command(rich_help_panel=PANEL)
@@ -256,7 +243,7 @@ def show(session: Session, host: Host = None, output: Output = Form.TABLE) -> No
 
     found = ask(host, lambda client: client.get_session(session))
     if output is Form.JSON:
-        _print_json(found)
+        print_plain(found)
     else:
         print_session(found)
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torpor.cli.server import Form, Host, Output, ask
+from torpor.cli.pages import first
+from torpor.cli.server import Form, Host, Output, ask, print_plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -88,7 +89,7 @@ def _built(
     made, build = ask(host, both)
     failed = build is not None and build.status != "SUCCEEDED"
     if output is Form.JSON:
-        _print_json({"template": made, "build": build})
+        print_plain({"template": made, "build": build})
     elif build is None:
         typer.echo(f"{made.name} is to be built; `torpor template logs {made.name}` tells of it.")
     elif failed:
@@ -105,18 +106,12 @@ def list_(host: Host = None, output: Output = Form.TABLE) -> None:
     from torpor.cli.template_tables import print_templates
 
     def found(client: "api.Client") -> "list[api.Template]":
-        templates: list[api.Template] = []
-        after: str | None = None
-        while True:
-            page = client.list_templates(limit=200, after=after)
-            templates += page.items
-            after = page.next
-            if after is None:
-                return templates
+        pages = first(None, lambda most, after: client.list_templates(limit=most, after=after))
+        return pages[0]
 
     templates = ask(host, found)
     if output is Form.JSON:
-        _print_json(templates)
+        print_plain(templates)
     else:
         print_templates(templates)
 
@@ -137,7 +132,7 @@ def show(
     if watch:
         _watch(host, template, draw)
     elif output is Form.JSON:
-        _print_json(ask(host, lambda client: client.get_template(template)))
+        print_plain(ask(host, lambda client: client.get_template(template)))
     else:
         console().print(ask(host, draw))
 
@@ -179,7 +174,7 @@ def builds(
         _watch(host, template, draw)
     elif output is Form.JSON:
         found = ask(host, lambda client: client.list_template_builds(template, limit=limit))
-        _print_json(found.items)
+        print_plain(found.items)
     else:
         console().print(ask(host, draw))
 
@@ -226,10 +221,3 @@ def _watch(host: str | None, template: str, draw: "Callable[[api.Client], Render
 def _check_watched(watch: bool, output: Form) -> None:
     if watch and output is Form.JSON:
         raise typer.BadParameter("only with a table", param_hint="--watch")
-
-
-def _print_json(value: object) -> None:
-    from torpor.cli.session_tables import plain
-    from torpor.cli.tables import print_json
-
-    print_json(plain(value))
