@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -61,9 +61,23 @@ def refuse_later(said: Mapping[str, Any], later: Mapping[str, str]) -> None:
         raise ValueError("; ".join(found))
 
 
-class NewSessionBody(Asked):
+class Refusing(Asked):
+    """A body of which some keys are known, and cannot be had: ``later`` says why."""
+
+    later: ClassVar[Mapping[str, str]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_later(cls, said: object) -> object:
+        if isinstance(said, dict):
+            refuse_later(said, cls.later)
+        return said
+
+
+class NewSessionBody(Refusing):
     """A session that is to be."""
 
+    later = LATER
     name: str | None = Field(
         None, description=NAMES + " Made up if it is left out.", examples=["build-7"]
     )
@@ -95,13 +109,6 @@ class NewSessionBody(Asked):
     agent: Literal["none"] = Field(
         "none", description="What runs in the machine: this version runs no agents."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_later(cls, said: object) -> object:
-        if isinstance(said, dict):
-            refuse_later(said, LATER)
-        return said
 
     def new(self) -> NewSession:
         """Return what is asked for."""
@@ -152,9 +159,10 @@ class EnvelopeRuntime(Asked):
         return said
 
 
-class EnvelopeSandbox(Asked):
+class EnvelopeSandbox(Refusing):
     """What machine it is."""
 
+    later = LATER_IN_SANDBOX
     size: str = Field(
         default="", alias="sizeSlug", description="Its size; the server's default if empty."
     )
@@ -175,13 +183,6 @@ class EnvelopeSandbox(Asked):
         description="Only false: this version has no workspaces of their own.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_later(cls, said: object) -> object:
-        if isinstance(said, dict):
-            refuse_later(said, LATER_IN_SANDBOX)
-        return said
-
 
 class EnvelopeOwn(Asked):
     """What only Torpor has."""
@@ -196,21 +197,15 @@ class EnvelopeOwn(Asked):
     metadata: dict[str, Any] = Field(default={}, description=METADATA)
 
 
-class EnvelopeSpec(Asked):
+class EnvelopeSpec(Refusing):
     """What the session is."""
 
+    later = LATER_IN_SPEC
     runtime: EnvelopeRuntime
     sandbox: EnvelopeSandbox = Field(EnvelopeSandbox(), description="What machine it is.")
     env: Texts = Field({}, description="Variables that every command in the session gets.")
     mode: Literal["interactive"] = Field("interactive", description="How it is used.")
     own: EnvelopeOwn = Field(EnvelopeOwn(), alias="x-torpor", description="What only Torpor has.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_later(cls, said: object) -> object:
-        if isinstance(said, dict):
-            refuse_later(said, LATER_IN_SPEC)
-        return said
 
     @model_validator(mode="after")
     def _one_idle_timeout(self) -> Self:

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from torpor.api.schemas.body import Answered, Asked
-from torpor.api.schemas.manifests import refuse_later
+from torpor.api.schemas.manifests import Refusing
 
 Action = Literal["allow", "ask", "deny"]
 Enforcement = Literal["strict", "best-effort"]
@@ -30,18 +30,12 @@ class RuleBody(Asked):
     )
 
 
-class PermissionsBody(Asked):
+class PermissionsBody(Refusing):
     """The policy of a manifest."""
 
+    later = LATER
     default: Action = Field("ask", description="What becomes of calls that no rule is about.")
     rules: list[RuleBody] = Field([], description="The rules.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_later(cls, said: object) -> object:
-        if isinstance(said, dict):
-            refuse_later(said, LATER)
-        return said
 
 
 class OlderPermissionsBody(PermissionsBody):
