@@ -459,10 +459,14 @@ async def test_a_commit_is_the_threads_and_all_before_it_is_done_at_once(
     turns.clear()
     async with database.read() as conn:
         assert await sessions.get(conn, "id-of-one") is not None
-    with pytest.raises(KeyError):
+
+    async def fail() -> None:
         async with database.write() as conn:
             await events.append(conn, event("b"))
             await sessions.update(conn, "nobody", generation=1)
+
+    with pytest.raises(KeyError):
+        await fail()
     assert turns == []
     assert await all_events(database) == ["a"]
 
