@@ -113,7 +113,7 @@ def golden_id(maker: Maker, image: Image, shape: Shape) -> str:
         "accelerator": [accelerator.name, accelerator.cpu, *accelerator.qemu_version],
         "machine": [MACHINE, BOOT_ARGUMENTS],
         "rehearsal": REHEARSAL,
-        "workspace": WORKSPACE.decode(),
+        "workspace": [WORKSPACE.decode(), _owner(image)],
     }
     return "golden-" + hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
 
@@ -173,9 +173,14 @@ async def golden(maker: Maker, image: Image, shape: Shape, report: Report) -> st
     return wanted
 
 
+def _owner(image: Image) -> str:
+    """Return whom the workspace belongs to. (Images with the same disk may differ in it.)"""
+    return image.config.user or "0"
+
+
 async def _make_workspace(machine: Machine, image: Image) -> None:
     try:
-        await make_workspace(machine.agent, image.config.user or "0")
+        await make_workspace(machine.agent, _owner(image))
     except GuestError as error:  # its user may not be there, or something else of this name
         log.warning("image %s has no %s: %s", image.name, WORKSPACE.decode(), error)
 
