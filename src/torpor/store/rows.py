@@ -28,10 +28,14 @@ C = TypeVar(
 )
 
 
-@cache
+_NAMES: dict[type, tuple[str, ...]] = {}
+
+
 def names(record: type) -> tuple[str, ...]:
     """Return the names of the columns of a kind of record."""
-    return tuple(field.name for field in fields(record))
+    if record not in _NAMES:
+        _NAMES[record] = tuple(field.name for field in fields(record))
+    return _NAMES[record]
 
 
 def values(record: Any) -> dict[str, Any]:
