@@ -13,6 +13,7 @@ from torpor.vm.launch import MONITOR
 pytestmark = pytest.mark.machine
 
 REBOOT_KILLS = 5
+DISK_KILLS = 12
 KILLS = 30
 """In ``./dev soak``: 200."""
 
@@ -26,6 +27,13 @@ async def test_killed_in_the_middle_of_reboots_it_loses_no_machine(
     start: Start, home: Path
 ) -> None:
     made = kills(start.maker, home, REBOOT_KILLS, seed=3, what="reboots")
+    assert [check.seen async for check in made if not check.ok] == []
+
+
+async def test_killed_while_a_disk_is_given_and_taken_it_loses_nothing_of_it(
+    start: Start, home: Path
+) -> None:
+    made = kills(start.maker, home, DISK_KILLS, seed=4, what="disks")
     assert [check.seen async for check in made if not check.ok] == []
 
 

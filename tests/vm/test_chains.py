@@ -36,7 +36,7 @@ async def jailed() -> bool:
 def content(store: Store, snapshot: str, into: Path) -> bytes:
     """What a disk reads as."""
     node: dict[str, object] | None = None
-    for layer in store.disk(store.manifest(snapshot)):
+    for layer in store.disks(store.manifest(snapshot)).root:
         file = {"driver": "file", "filename": str(store.layer(layer))}
         node = {"driver": layer.format, "file": file} | ({"backing": node} if node else {})
     command = ["qemu-img", "convert", "-O", "raw", "json:" + json.dumps(node), into]
@@ -51,12 +51,12 @@ async def test_the_chain_of_a_durable_snapshot_is_shortened(
     make_snapshot(store, some_manifest, "flat", layers=DEEP[:2])
     sums = store.durable_parts("flat")[1]
     before = content(store, "deep", tmp_path / "before")
-    old = store.disk(store.manifest("deep"))
+    old = store.disks(store.manifest("deep")).root
     chains = Chains(store, jailed=jailed)
     chains.start()
     await chains.done()
     after = Store(store.root)
-    assert len(after.disk(after.manifest("deep"))) <= DEPTH + 1
+    assert len(after.disks(after.manifest("deep")).root) <= DEPTH + 1
     assert content(after, "deep", tmp_path / "after") == before
     assert after.verify("deep") == store.manifest("deep")
     # A thaw that had begun with the old chain can still check it, as long as it is there.
@@ -122,10 +122,10 @@ async def test_a_chain_with_a_hostile_layer_stays_as_it_is(
     """A layer whose header names a file of the host is not opened, and the snapshot is durable."""
     make_hostile(store.root / "layers" / f"{DEEP[-1]}.qcow2", tmp_path / "secret")
     found = make_snapshot(store, some_manifest, "deep", layers=DEEP, durable=False)
-    async with Chains(store, jailed=jailed).shortened(found, found.disk) as disk:
-        assert disk == found.disk
+    async with Chains(store, jailed=jailed).shortened(found.first) as disks:
+        assert disks == found.first
     with pytest.raises(SnapshotError, match="features that no layer has"):
-        await shorten(store, found, found.disk, "merged", jailed=jailed)
+        await shorten(store, found.disk, "merged", jailed=jailed)
     assert not (store.root / "layers/merged.qcow2").exists()
 
 
@@ -177,7 +177,7 @@ async def test_a_chain_is_merged_after_the_other(
     chains = Chains(store, jailed=False)
 
     async def one() -> None:
-        async with chains.shortened(found, found.disk):
+        async with chains.shortened(found.first):
             await asyncio.sleep(0)
 
     await asyncio.gather(*(one() for _ in range(5)))

@@ -78,7 +78,7 @@ def take(store: Store, content: bytes | Path, **options: Any) -> importing.Impor
 def content_of(store: Store, snapshot: str) -> list[tuple[str, int]]:
     """Digests and sizes of a snapshot's files in order, their names aside."""
     found, sums = store.durable_parts(snapshot)
-    files = list(store.files(found, sums.disk))
+    files = list(store.files(found, sums.now))
     return [(sums.files[name], path.stat().st_size) for name, path in files[1:]]
 
 

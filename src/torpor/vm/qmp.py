@@ -7,7 +7,7 @@ import itertools
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -262,9 +262,27 @@ class Qmp:
         fdset = await self.add_fd(layer.id, *fds)
         await self.execute("blockdev-add", **layer_node(layer, fdset))
 
-    async def put_layer(self, layer: Layer, over: Layer) -> None:
-        """Put a known layer over the top one of a disk: from now on QEMU writes only to it."""
-        await self.execute("blockdev-snapshot", node=node_name(over), overlay=node_name(layer))
+    async def put_layers(self, layers: Sequence[tuple[Layer, Layer]]) -> None:
+        """Put known layers over the top ones of disks: from now on QEMU writes only to them.
+
+        Each is given with the one that it comes over; all of it is done at one moment, or nothing.
+        """
+        actions = [
+            {
+                "type": "blockdev-snapshot",
+                "data": {"node": node_name(over), "overlay": node_name(layer)},
+            }
+            for layer, over in layers
+        ]
+        await self.execute("transaction", actions=actions)
+
+    async def announce_size(self, top: Layer) -> None:
+        """Have the guest look at how large the disk with this layer on top is.
+
+        It was frozen with another disk in the same place. To resize a node to the size that it has
+        changes nothing but that (``hw/block/virtio-blk.c``, ``virtio_blk_resize``).
+        """
+        await self.execute("block_resize", node_name=node_name(top), size=top.size)
 
     async def drop_layer(self, layer: Layer) -> None:
         """Forget a known layer that is over no disk."""
