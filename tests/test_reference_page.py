@@ -20,7 +20,7 @@ NOW = {
     "exported snapshot": max(exported.VERSIONS),
     "record of a machine": manifest.WITH_DISKS,
     "named image": names.VERSION,
-    "backup": framing.VERSION,
+    "backup": framing.WITH_DISKS,
     "database": int(migrate.HEAD),
 }
 

@@ -17,7 +17,7 @@ from torpor.vm import SnapshotError
 from torpor.vm.base import BLOCK, count_and_digest
 from torpor.vm.disk import Layer
 from torpor.vm.exported import File, object_name
-from torpor.vm.heads import Content, Head, damaged
+from torpor.vm.heads import Content, Head, check_id, damaged
 from torpor.vm.imported import MOST_DISK, MOST_LAYERS
 from torpor.vm.qcow2 import check_header
 from torpor.vm.store import Store
@@ -84,7 +84,9 @@ def _name(digest: str, times: int) -> str:
 
 
 def check_disk(found: SavedDisk) -> None:
-    """Raise :exc:`BackupError` unless a disk is what one can be."""
+    """Raise :exc:`BackupError` or :exc:`torpor.vm.SnapshotError` unless a disk is what one can
+    be."""
+    check_id(found.id)
     seen: Counter[str] = Counter()
     named = len(found.layers) == len(found.files)
     for layer, file in zip(found.layers, found.files, strict=False):

@@ -216,7 +216,8 @@ class Heads:
             _fsync(self._directory)
 
     def _prepare(self, head: Head) -> "Move":
-        new = self._directory / f".{head.id}.{secrets.token_hex(4)}"
+        place = self._file(head.id)
+        new = place.with_name(f".{head.id}.{secrets.token_hex(4)}")
         try:
             fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with open(fd, "wb") as opened:
@@ -226,7 +227,7 @@ class Heads:
         except BaseException:
             new.unlink(missing_ok=True)
             raise
-        return Move(new, self._file(head.id), self._lock)
+        return Move(new, place, self._lock)
 
     def clean(self) -> None:
         """Remove what was written down and never came to be seen."""
@@ -235,10 +236,7 @@ class Heads:
                 file.unlink(missing_ok=True)
 
     def _file(self, disk: str) -> Path:
-        if not _ID.fullmatch(disk):
-            raise SnapshotError(
-                f"{disk!r} cannot be the id of a disk.", state="Nothing was changed."
-            )
+        check_id(disk)
         return self._directory / f"{disk}.json"
 
     def check(
@@ -283,6 +281,12 @@ class Move:
     def forget(self) -> None:
         """Leave all as it is."""
         self.new.unlink(missing_ok=True)
+
+
+def check_id(disk: str) -> None:
+    """Raise :exc:`SnapshotError` if a text cannot be the id of a disk."""
+    if not _ID.fullmatch(disk):
+        raise SnapshotError(f"{disk!r} cannot be the id of a disk.", state="Nothing was changed.")
 
 
 def moment() -> str:
