@@ -3,7 +3,6 @@ names."""
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import socket
 import time
@@ -83,7 +82,6 @@ class Qmp:
 
     def __init__(self, client: _Client) -> None:
         self._client = client
-        self._fdsets = itertools.count(1000)
         self._migrations: asyncio.Queue[object] = asyncio.Queue(EVENTS_KEPT)
         client.register_listener(EventListener("MIGRATION", self._keep_migration))
 
@@ -170,13 +168,17 @@ class Qmp:
     async def add_fd(self, owner: str, *fds: int) -> int:
         """Hand descriptors over into a new set and return its number, for ``/dev/fdset/<n>``.
 
-        ``owner`` is a word by which :meth:`release` finds them again.
+        ``owner`` is a word by which :meth:`release` finds them again. QEMU chooses the number: a
+        program before this one may have left sets, and in one of theirs QEMU would find our files
+        when it opens theirs again.
         """
-        number = next(self._fdsets)
+        said: dict[str, object] = {}
         for fd in fds:
             self._client.send_fd_scm(fd)
-            await self.execute("add-fd", fdset_id=number, opaque=owner)
-        return number
+            answer = await self.execute("add-fd", opaque=owner, **said)
+            with _understood("add-fd"):
+                said = {"fdset_id": _count(answer["fdset-id"])}
+        return _count(said["fdset_id"])
 
     async def release(self, owner: str) -> None:
         """Make QEMU close the descriptors that ``owner`` was given, but for what it uses of
