@@ -16,7 +16,7 @@ from torpor.vm.errors import SnapshotError, VmError
 from torpor.vm.flatten import DEPTH, merge, shorten
 from torpor.vm.image_tools import Bench
 from torpor.vm.jail import detect
-from torpor.vm.manifest import Manifest
+from torpor.vm.manifest import Disks, Manifest
 from torpor.vm.qcow2 import check_header
 from torpor.vm.store import Store
 
@@ -60,11 +60,11 @@ async def test_the_chain_of_a_durable_snapshot_is_shortened(
     assert content(after, "deep", tmp_path / "after") == before
     assert after.verify("deep") == store.manifest("deep")
     # A thaw that had begun with the old chain can still check it, as long as it is there.
-    assert after.verify("deep", old)
+    assert after.verify("deep", Disks(old))
     file = after.root / "layers" / old[-1].file_name
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(SnapshotError, match=old[-1].file_name):
-        Store(after.root).verify("deep", old)
+        Store(after.root).verify("deep", Disks(old))
     assert after.durable_parts("flat")[1] == sums
     # What only the old chain had is collected; what the other snapshot needs is not.
     gone = store.collect(()).names
@@ -165,7 +165,7 @@ async def test_a_chain_is_merged_after_the_other(
     found = make_snapshot(store, some_manifest, "one")
     at_once = most = 0
 
-    async def slow(_store: Store, _found: Manifest, disk, _name: str, *, jailed: bool):  # type: ignore[no-untyped-def]
+    async def slow(_store: Store, disk, _name: str, *, jailed: bool):  # type: ignore[no-untyped-def]
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
