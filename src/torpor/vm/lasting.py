@@ -14,7 +14,7 @@ from torpor.vm.errors import HostError, VmError
 from torpor.vm.handing_back import hand_back
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import Manifest
-from torpor.vm.settling import settle
+from torpor.vm.settling import settle, settle_all
 from torpor.vm.stoppable import to_the_end
 from torpor.vm.store import Store
 
@@ -110,6 +110,5 @@ class LastingDisks:
         """Make durable what disks hold that an earlier program has left. What cannot be is told
         when it is used."""
         self._store.heads.clean()
-        for disk in self._store.heads.ids():
-            with contextlib.suppress(VmError, OSError):
-                await asyncio.to_thread(settle, self._store, disk)
+        records = [machine.record for machine in self._machines.values()]
+        await asyncio.to_thread(settle_all, self._store, records)

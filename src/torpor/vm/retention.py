@@ -231,7 +231,7 @@ def frees(store: Store) -> dict[str, int]:
 def held_elsewhere(store: Store, used: Iterable[str]) -> set[tuple[int, int]]:
     """Return the inodes that stay whatever snapshots go: those that machines use (store paths),
     those of disks that outlive machines, and those with hard links outside of the store, as in the
-    cache. Raises :exc:`SnapshotError` if what a disk holds cannot be read."""
+    cache. If what a disk holds cannot be read, it may be any layer."""
     held = set()
     links: Counter[tuple[int, int]] = Counter()
     counts = {}
@@ -241,7 +241,11 @@ def held_elsewhere(store: Store, used: Iterable[str]) -> set[tuple[int, int]]:
             if stat.S_ISREG(status.st_mode):
                 links[status.st_dev, status.st_ino] += 1
                 counts[status.st_dev, status.st_ino] = status.st_nlink
-    for name in (*used, *store.heads.uses()):
+    try:
+        lasting = list(store.heads.uses())
+    except SnapshotError:
+        lasting = [f"layers/{file.name}" for file in (store.root / "layers").iterdir()]
+    for name in (*used, *lasting):
         with contextlib.suppress(FileNotFoundError):
             status = (store.root / name).stat()
             held.add((status.st_dev, status.st_ino))

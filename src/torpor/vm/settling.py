@@ -1,7 +1,11 @@
 """What disks that outlive machines hold, forced to the host's disk (:mod:`torpor.vm.heads`)."""
 
+import contextlib
+from collections.abc import Iterable
+
 from torpor.vm.disk import Layer
-from torpor.vm.manifest import Manifest, Sums
+from torpor.vm.errors import VmError
+from torpor.vm.manifest import MachineRecord, Manifest, Sums
 from torpor.vm.store import Store, fsync
 
 
@@ -17,6 +21,20 @@ def settle(store: Store, disk: str) -> None:
     """Make what a disk holds durable. Blocks; raises :exc:`SnapshotError` and OSError."""
     layers = store.heads.read(disk).now.layers
     use_for_disk(store, disk, layers, layers)
+
+
+def settle_all(store: Store, machines: Iterable[MachineRecord]) -> None:
+    """Make durable what all disks hold, as far as that can be done; ``machines`` are those that
+    run. Blocks.
+
+    A program that was killed while a machine gave its disk back may have noted that the disk holds
+    a layer which that machine goes on writing; that is left alone until it is done.
+    """
+    written = {drive.top for record in machines for drive in record.drives}
+    for disk in store.heads.ids():
+        with contextlib.suppress(VmError, OSError):
+            if written.isdisjoint(store.heads.read(disk).now.layers):
+                settle(store, disk)
 
 
 def use_for_disk(
