@@ -102,6 +102,19 @@ def test_one_that_never_ends_is_left(block: Path, monkeypatch: pytest.MonkeyPatc
     assert "not mounted after" in why
 
 
+def test_one_that_has_ended_is_told_once(block: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LIMIT", 0.5)
+    loop = Loop()
+    said: list[list[str | None]] = []
+    Disks(loop).mount([wanted(block)], said.append)
+    late: list[bool] = []
+    loop.after(1.0, lambda: late.append(True))
+    while not late:
+        loop.turn()
+    loop.close()
+    assert said == [[None]]
+
+
 def test_the_root_of_a_new_disk_is_as_the_directory_that_it_covers(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "lost+found").mkdir(parents=True)

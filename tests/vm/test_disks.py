@@ -244,6 +244,25 @@ def test_a_snapshot_travels_with_its_disks_and_they_are_its_own_there(
     assert exported(own, "s") == text
 
 
+def test_layers_of_one_content_in_two_disks_have_two_names(
+    store: Store, some_manifest: Manifest, tmp_path: Path
+) -> None:
+    """QEMU has one name for each layer that it knows, in whatever disk."""
+    (one,) = kept(store)
+    copies = []
+    for each in one.layers:
+        copies.append(replace(each, id=f"copy-{each.id[-8:]}"))
+        place = store.root / "layers" / copies[-1].file_name
+        place.write_bytes(store.layer(each).read_bytes())
+    both = (one, KeptDisk("spare", None, tuple(copies)))
+    make_snapshot(store, some_manifest, "s", disks=both)
+    target = Store(tmp_path / "target")
+    arrived = import_snapshot(target, io.BytesIO(exported(store, "s"))).manifest
+    ids = [each.id for each in arrived.first.layers()]
+    assert len(set(ids)) == len(ids)
+    assert target.verify("s") == arrived
+
+
 def test_a_file_with_disks_says_another_version_and_one_without_the_old_one(
     store: Store, some_manifest: Manifest
 ) -> None:
