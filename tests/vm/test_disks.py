@@ -249,18 +249,21 @@ def test_layers_of_one_content_in_two_disks_have_two_names(
 ) -> None:
     """QEMU has one name for each layer that it knows, in whatever disk."""
     (one,) = kept(store)
-    copies = []
-    for each in one.layers:
-        copies.append(replace(each, id=f"copy-{each.id[-8:]}"))
-        place = store.root / "layers" / copies[-1].file_name
-        place.write_bytes(store.layer(each).read_bytes())
-    both = (one, KeptDisk("spare", None, tuple(copies)))
-    make_snapshot(store, some_manifest, "s", disks=both)
-    target = Store(tmp_path / "target")
-    arrived = import_snapshot(target, io.BytesIO(exported(store, "s"))).manifest
-    ids = [each.id for each in arrived.first.layers()]
-    assert len(set(ids)) == len(ids)
-    assert target.verify("s") == arrived
+    root = make_snapshot(store, some_manifest, "plain").disk
+    copies: dict[str, tuple[Layer, ...]] = {}
+    for name, chain in (("root", root), ("workspace", one.layers)):
+        copies[name] = tuple(replace(each, id=f"copy-{each.id[-8:]}") for each in chain)
+        for each, copy in zip(chain, copies[name], strict=True):
+            place = store.root / "layers" / copy.file_name
+            place.write_bytes(store.layer(each).read_bytes())
+    for copied in copies.values():
+        both = (one, KeptDisk("spare", None, copied))
+        made = make_snapshot(store, some_manifest, f"s-{copied[-1].id}", disks=both)
+        target = Store(tmp_path / made.id)
+        arrived = import_snapshot(target, io.BytesIO(exported(store, made.id))).manifest
+        ids = [each.id for each in arrived.first.layers()]
+        assert len(set(ids)) == len(ids)
+        assert target.verify(made.id) == arrived
 
 
 def test_a_file_with_disks_says_another_version_and_one_without_the_old_one(
