@@ -182,6 +182,7 @@ async def test_a_disk_in_a_slot_goes_along_from_the_older_to_the_newer(
         await host.disks.make("w", 8 << 30)
         machine = await host.thaw(plain, disk="w")
         assert machine.not_mounted is None
+        await machine.agent.write_file(file, b"")
         await machine.agent.start(Command(("/bin/sh", "-c", counting)))
         seen = await numbers(machine, 5)
         made = (await host.freeze(machine, Wanted("stop"))).manifest.id
