@@ -7,19 +7,20 @@ from torpor.backup import framing
 from torpor.guest import succession, wire
 from torpor.images import names
 from torpor.store import migrate
-from torpor.vm import delta, exported, manifest
+from torpor.vm import delta, exported, heads, manifest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/reference.md"
 NOW = {
     "channel protocol": wire.VERSION,
     "hand-over between agents": succession.HANDOVER,
-    "manifest of a snapshot": manifest.VERSION,
+    "manifest of a snapshot": manifest.WITH_DISKS,
+    "head of a disk": heads.VERSION,
     "memory delta": delta.VERSION,
-    "exported snapshot": exported.VERSION,
-    "record of a machine": manifest.VERSION,
+    "exported snapshot": max(exported.VERSIONS),
+    "record of a machine": manifest.WITH_DISKS,
     "named image": names.VERSION,
-    "backup": framing.VERSION,
+    "backup": framing.WITH_DISKS,
     "database": int(migrate.HEAD),
 }
 

@@ -142,9 +142,9 @@ def test_another_version_is_refused_by_its_number(backup: Path) -> None:
     import zlib
 
     head = bytearray(backup.read_bytes()[:HEAD])
-    head[8:12] = (2).to_bytes(4, "little")
+    head[8:12] = (3).to_bytes(4, "little")
     head[60:] = zlib.crc32(head[:60]).to_bytes(4, "little")
-    with pytest.raises(BackupError, match="has version 2; this Torpor reads version 1"):
+    with pytest.raises(BackupError, match="has version 3; this Torpor reads version 1"):
         verify(io.BytesIO(head))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from torpor.guest import rest as rest_module
 from torpor.guest import waking as waking_module
+from torpor.guest.disks import Disks
 from torpor.guest.hooks import Hooks
 from torpor.guest.loop import Loop
 from torpor.guest.rest import Rest, RestError
@@ -29,7 +30,7 @@ class Machine:
         monkeypatch.setattr(Rest, "put_right", lambda *_: self.note("right") or dict(self.right))
         monkeypatch.setattr(Rest, "resume", lambda *_: self.resume())
         monkeypatch.setattr(waking_module, "write_hostname", lambda name: self.note(name))
-        self.waking = Waking(Rest(directory), self.hooks)
+        self.waking = Waking(Rest(directory), self.hooks, Disks(self.loop))
         self.directory = directory
 
     def note(self, what: str) -> None:
@@ -122,3 +123,26 @@ def test_the_host_name_outlasts_a_reboot(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(rest_module, "_overwrite", refuse)
     rest_module.write_hostname("twin")  # an image in which that cannot be
+
+
+def test_disks_are_mounted_before_the_first_hooks(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mount(_self: Disks, wanted: list[dict[str, Any]], done: Any) -> None:
+        machine.note(f"mount-{wanted[0]['serial']}")
+        machine.loop.after(0, lambda: done(["it is broken"]))
+
+    monkeypatch.setattr(Disks, "mount", mount)
+    machine.add("first-after-thaw", "")
+    said = machine.wake(hooks={}, disks=[{"serial": "s"}])
+    assert machine.done() == ["right", "mount-s", "first-after-thaw", "resume"]
+    assert said["disks"] == ["it is broken"]  # and the machine runs all the same
+
+
+def test_disks_of_a_wake_that_is_to_be_asked_for_again_are_not_mounted(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Disks, "mount", lambda *_: machine.note("mount"))
+    machine.right = {"again_ns": 5}
+    assert machine.wake(disks=[{"serial": "s"}]) == {"again_ns": 5}
+    assert machine.done() == ["right"]

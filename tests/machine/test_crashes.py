@@ -13,6 +13,7 @@ from torpor.vm.launch import MONITOR
 pytestmark = pytest.mark.machine
 
 REBOOT_KILLS = 5
+DISK_KILLS = 12
 KILLS = 30
 """In ``./dev soak``: 200."""
 
@@ -26,6 +27,13 @@ async def test_killed_in_the_middle_of_reboots_it_loses_no_machine(
     start: Start, home: Path
 ) -> None:
     made = kills(start.maker, home, REBOOT_KILLS, seed=3, what="reboots")
+    assert [check.seen async for check in made if not check.ok] == []
+
+
+async def test_killed_while_a_disk_is_given_and_taken_it_loses_nothing_of_it(
+    start: Start, home: Path
+) -> None:
+    made = kills(start.maker, home, DISK_KILLS, seed=4, what="disks")
     assert [check.seen async for check in made if not check.ok] == []
 
 
@@ -46,6 +54,32 @@ async def test_a_running_machine_is_adopted_by_the_next_program(start: Start, ho
         await again.end(thawed)
     finally:
         await again.close()
+
+
+async def test_checkpoints_of_one_program_after_the_other_leave_the_disk_whole(
+    start: Start, home: Path
+) -> None:
+    """A layer that comes over another one takes parts of clusters from it: from its file, and not
+    from one that another program has handed over since."""
+    machine = ""
+    for _ in range(3):
+        host = await open_host(start, home)
+        if not machine:
+            machine = (await host.thaw(start.golden, Identity.of("kept"))).id
+        for _ in range(4):
+            await (await host.machines[machine].attached()).shell("echo x >> /root/lines; sync")
+        await host.freeze(host.machines[machine], Wanted("run"))
+        await host.close()
+    host = await open_host(start, home)
+    try:
+        await host.end(host.machines[machine])
+        booted = await host.boot_files(host.store.ids()[-1], start.maker.kernel)
+        assert await booted.agent.read_file("/root/lines") == 12 * b"x\n"
+        assert b"error" not in (await booted.agent.shell("dmesg | grep -i ext4")).stdout
+    finally:
+        for left in list(host.machines.values()):
+            await host.end(left)
+        await host.close()
 
 
 async def test_a_machine_left_stopped_and_resting_is_set_going_again(

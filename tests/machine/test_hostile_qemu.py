@@ -28,7 +28,8 @@ from torpor.vm.bases import OpenBases
 from torpor.vm.cgroups import find_groups
 from torpor.vm.disk import Layer, create_layer
 from torpor.vm.jail import FIRST_UID, Jail, detect, end_all
-from torpor.vm.launch import AGENT, Launched, Parts, launch
+from torpor.vm.launch import AGENT, DriveParts, Launched, Parts, launch
+from torpor.vm.manifest import ROOT, Drive
 from torpor.vm.pages import PAGE
 from torpor.vm.processes import find_by_prefix
 from torpor.vm.said import SAID
@@ -127,10 +128,12 @@ class Site:
                 self.accelerator,
                 base,
                 (
-                    (Layer("root", "raw", MIB), layers / "root.raw"),
-                    (Layer("below", "qcow2", MIB), layers / "below.qcow2"),
+                    DriveParts(
+                        Drive(ROOT, (Layer("root", "raw", MIB), Layer("below", "qcow2", MIB)), top),
+                        (layers / "root.raw", layers / "below.qcow2"),
+                        directory / top.file_name,
+                    ),
                 ),
-                (top, directory / top.file_name),
                 layers / "tools.raw",
                 None,
             )

@@ -158,3 +158,46 @@ async def test_the_refused_direction_is_refused_for_a_reason(
         assert await hashed(machine) == []
         said = (await machine.agent.shell("dmesg")).stdout.decode()
         assert "invalid opcode" in said
+
+
+async def test_a_disk_in_a_slot_goes_along_from_the_older_to_the_newer(
+    start: Start, by_version: dict[tuple[int, int], OtherQemu], home: Path
+) -> None:
+    """Also where the snapshot had nothing in the slot: the newer one tells the guest its size."""
+    file = "/workspace/numbers"
+    counting = f"i=0; while :; do i=$((i + 1)); echo $i >> {file}; sleep 0.05; done"
+
+    async def numbers(machine: Machine, least: int) -> int:
+        async with asyncio.timeout(120):
+            while True:
+                found = [int(line) for line in (await machine.agent.read_file(file)).split()]
+                if len(found) >= least:
+                    assert found == list(range(1, len(found) + 1))
+                    return len(found)
+
+    async with opened(home, by_version[OLDER], start) as host:
+        wanted = boot_wanted(start.maker, start.image, SIZES[SIZE])
+        machine = await host.boot(wanted, Identity.of("plain"))
+        plain = (await host.freeze(machine, Wanted("stop"))).manifest.id
+        await host.disks.make("w", 8 << 30)
+        machine = await host.thaw(plain, disk="w")
+        assert machine.not_mounted is None
+        await machine.agent.write_file(file, b"")
+        await machine.agent.start(Command(("/bin/sh", "-c", counting)))
+        seen = await numbers(machine, 5)
+        made = (await host.freeze(machine, Wanted("stop"))).manifest.id
+        await host.durable(made)
+    async with opened(home, by_version[NEWER], start) as host:
+        machine = await host.thaw(made, disk="w")
+        seen = await numbers(machine, seen + 5)
+        checkpoint = (await host.freeze(machine, Wanted("run"))).manifest
+        assert len(checkpoint.disks[0].layers) == 3
+        seen = await numbers(machine, seen + 5)
+        child = await host.thaw(checkpoint.id)
+        assert await numbers(child, 1) > 0
+        await host.disks.release(machine, "w")
+        other = await host.thaw(plain, Identity.of("other"), disk="w")
+        assert other.not_mounted is None
+        assert await numbers(other, seen) >= seen
+        blocks = (await other.agent.shell("stat -f -c '%b %S' /workspace")).stdout.split()
+        assert int(blocks[0]) * int(blocks[1]) > 7 << 30

@@ -10,7 +10,15 @@ from pathlib import Path
 from torpor.vm.accelerator import host_boot_id
 from torpor.vm.base import create_base
 from torpor.vm.disk import Layer
-from torpor.vm.manifest import DELTA, DEVICES, GuestVersions, Manifest, Memory
+from torpor.vm.manifest import (
+    DELTA,
+    DEVICES,
+    GuestVersions,
+    KeptDisk,
+    Manifest,
+    Memory,
+    version_with,
+)
 from torpor.vm.shape import MIB, Shape
 from torpor.vm.store import Store
 
@@ -89,8 +97,10 @@ def make_snapshot(
     delta: bool = True,
     parent: str | None = None,
     durable: bool = True,
+    disks: tuple[KeptDisk, ...] = (),
 ) -> Manifest:
-    """A durable snapshot with memory; bases and layers of the same names are shared."""
+    """A durable snapshot with memory; bases and layers of the same names are shared. The layers of
+    ``disks`` are there already."""
     root, tools = Layer("root", "raw", DISK), Layer("tools", "raw", 256 * 1024)
     for layer in (root, tools):
         file = store.root / "layers" / layer.file_name
@@ -126,6 +136,8 @@ def make_snapshot(
         disk=(root, *chain),
         tools=tools,
         sizes=sizes,
+        version=version_with(disks),
+        disks=disks,
     )
     store.commit(partial, made, {})
     if durable:

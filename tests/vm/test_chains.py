@@ -16,7 +16,7 @@ from torpor.vm.errors import SnapshotError, VmError
 from torpor.vm.flatten import DEPTH, merge, shorten
 from torpor.vm.image_tools import Bench
 from torpor.vm.jail import detect
-from torpor.vm.manifest import Manifest
+from torpor.vm.manifest import Disks, Manifest
 from torpor.vm.qcow2 import check_header
 from torpor.vm.store import Store
 
@@ -36,7 +36,7 @@ async def jailed() -> bool:
 def content(store: Store, snapshot: str, into: Path) -> bytes:
     """What a disk reads as."""
     node: dict[str, object] | None = None
-    for layer in store.disk(store.manifest(snapshot)):
+    for layer in store.disks(store.manifest(snapshot)).root:
         file = {"driver": "file", "filename": str(store.layer(layer))}
         node = {"driver": layer.format, "file": file} | ({"backing": node} if node else {})
     command = ["qemu-img", "convert", "-O", "raw", "json:" + json.dumps(node), into]
@@ -51,20 +51,20 @@ async def test_the_chain_of_a_durable_snapshot_is_shortened(
     make_snapshot(store, some_manifest, "flat", layers=DEEP[:2])
     sums = store.durable_parts("flat")[1]
     before = content(store, "deep", tmp_path / "before")
-    old = store.disk(store.manifest("deep"))
+    old = store.disks(store.manifest("deep")).root
     chains = Chains(store, jailed=jailed)
     chains.start()
     await chains.done()
     after = Store(store.root)
-    assert len(after.disk(after.manifest("deep"))) <= DEPTH + 1
+    assert len(after.disks(after.manifest("deep")).root) <= DEPTH + 1
     assert content(after, "deep", tmp_path / "after") == before
     assert after.verify("deep") == store.manifest("deep")
     # A thaw that had begun with the old chain can still check it, as long as it is there.
-    assert after.verify("deep", old)
+    assert after.verify("deep", Disks(old))
     file = after.root / "layers" / old[-1].file_name
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(SnapshotError, match=old[-1].file_name):
-        Store(after.root).verify("deep", old)
+        Store(after.root).verify("deep", Disks(old))
     assert after.durable_parts("flat")[1] == sums
     # What only the old chain had is collected; what the other snapshot needs is not.
     gone = store.collect(()).names
@@ -122,10 +122,10 @@ async def test_a_chain_with_a_hostile_layer_stays_as_it_is(
     """A layer whose header names a file of the host is not opened, and the snapshot is durable."""
     make_hostile(store.root / "layers" / f"{DEEP[-1]}.qcow2", tmp_path / "secret")
     found = make_snapshot(store, some_manifest, "deep", layers=DEEP, durable=False)
-    async with Chains(store, jailed=jailed).shortened(found, found.disk) as disk:
-        assert disk == found.disk
+    async with Chains(store, jailed=jailed).shortened(found.first) as disks:
+        assert disks == found.first
     with pytest.raises(SnapshotError, match="features that no layer has"):
-        await shorten(store, found, found.disk, "merged", jailed=jailed)
+        await shorten(store, found.disk, "merged", jailed=jailed)
     assert not (store.root / "layers/merged.qcow2").exists()
 
 
@@ -165,7 +165,7 @@ async def test_a_chain_is_merged_after_the_other(
     found = make_snapshot(store, some_manifest, "one")
     at_once = most = 0
 
-    async def slow(_store: Store, _found: Manifest, disk, _name: str, *, jailed: bool):  # type: ignore[no-untyped-def]
+    async def slow(_store: Store, disk, _name: str, *, jailed: bool):  # type: ignore[no-untyped-def]
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
@@ -177,7 +177,7 @@ async def test_a_chain_is_merged_after_the_other(
     chains = Chains(store, jailed=False)
 
     async def one() -> None:
-        async with chains.shortened(found, found.disk):
+        async with chains.shortened(found.first):
             await asyncio.sleep(0)
 
     await asyncio.gather(*(one() for _ in range(5)))

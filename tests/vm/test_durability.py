@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.waiting import eventually
 from torpor.vm import durability
 from torpor.vm.durability import Durability
+from torpor.vm.manifest import Disks, Sums
 
 LIMIT = 10.0
 """Seconds, of which none is waited: by itself it would come in an hour."""
@@ -23,22 +25,23 @@ class Made:
         self.fails = False
 
     def manifest(self, snapshot: str) -> Any:
-        return type("Found", (), {"disk": ()})
+        return SimpleNamespace(id=snapshot, first=Disks(()), disks=())
 
     def durable(self, snapshot: str) -> bool:
         return snapshot in self.made
 
-    def make_durable(self, snapshot: str, disk: object) -> None:
+    def make_durable(self, snapshot: str, disks: object) -> Sums:
         if self.fails:
             raise OSError(28, "full")
         self.made.append(snapshot)
+        return Sums({}, ())
 
     async def so_far(self) -> list[str]:
         return self.made
 
     @contextlib.asynccontextmanager
-    async def shortened(self, found: object, disk: object) -> AsyncIterator[object]:
-        yield disk
+    async def shortened(self, disks: object) -> AsyncIterator[object]:
+        yield disks
 
 
 @pytest.fixture

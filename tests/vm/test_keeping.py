@@ -64,7 +64,7 @@ async def test_a_deep_chain_that_was_imported_is_shortened_in_the_background(
         arrived = await import_into(host, file)
     assert len(arrived.manifest.disk) == len(DEEP) + 1
     await host.chains.done()
-    assert len(host.store.disk(host.store.manifest("deep"))) <= DEPTH + 1
+    assert len(host.store.disks(host.store.manifest("deep")).root) <= DEPTH + 1
     assert Store(host.store.root).verify("deep") == arrived.manifest
 
 
@@ -75,7 +75,7 @@ async def test_an_old_deep_chain_is_shortened_when_its_home_is_opened(
     host = await Host.open(tmp_path, HERE, BARE)
     try:
         await host.chains.done()
-        assert len(host.store.disk(host.store.manifest("deep"))) <= DEPTH + 1
+        assert len(host.store.disks(host.store.manifest("deep")).root) <= DEPTH + 1
         host.collect()
         assert Store(tmp_path).verify("deep").id == "deep"
     finally:

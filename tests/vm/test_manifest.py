@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torpor.vm import manifest as documents
 from torpor.vm.disk import Layer
 from torpor.vm.errors import SnapshotError
-from torpor.vm.manifest import MachineRecord, Manifest, Sums
+from torpor.vm.manifest import AttachedDisk, KeptDisk, MachineRecord, Manifest, Sums
 from torpor.vm.shape import Shape
 
 bounded = settings(
@@ -79,7 +79,7 @@ def refusal(text: bytes) -> str:
 
 def test_each_field_is_needed_and_no_other_is_taken(some_manifest: Manifest) -> None:
     whole = json.loads(documents.write(some_manifest))
-    assert set(whole) == {field.name for field in fields(Manifest)}
+    assert set(whole) == {field.name for field in fields(Manifest)} - {"disks"}
     for name in whole:
         less = {key: value for key, value in whole.items() if key != name}
         assert name in refusal(json.dumps(less).encode())
@@ -89,7 +89,7 @@ def test_each_field_is_needed_and_no_other_is_taken(some_manifest: Manifest) -> 
     )
 
 
-@pytest.mark.parametrize("version", [0, 2, -1, "1", None, [1], 1.5])
+@pytest.mark.parametrize("version", [0, 3, -1, "1", None, [1], 1.5, True])
 def test_another_version_is_refused_before_anything_else_is_read(
     some_manifest: Manifest, version: object
 ) -> None:
@@ -131,3 +131,54 @@ def test_a_damaged_byte_is_refused_or_read_as_something_of_the_same_form(
 def test_sums_that_are_none_are_refused(text: bytes) -> None:
     with pytest.raises(SnapshotError, match=r"sums\.json is damaged"):
         documents.parse(Sums, text, "sums.json")
+
+
+DISK = KeptDisk("workspace", "w", (Layer("base", "raw", 4096), Layer("one", "qcow2", 4096)))
+
+
+def test_without_disks_in_slots_nothing_is_written_of_them(
+    some_manifest: Manifest, some_record: MachineRecord
+) -> None:
+    for each in (some_manifest, some_record, Sums({}, ())):
+        assert b"disks" not in documents.write(each)
+    assert b'"version": 1' in documents.write(some_manifest)
+
+
+def test_with_disks_it_comes_back_as_it_was_and_has_another_version(
+    some_manifest: Manifest, some_record: MachineRecord
+) -> None:
+    for disks in ((DISK,), (replace(DISK, disk=None), replace(DISK, slot="spare"))):
+        wanted = replace(some_manifest, version=2, disks=disks)
+        assert documents.parse(Manifest, documents.write(wanted), "manifest.json") == wanted
+    sums = Sums({"a": "b"}, (), (DISK,))
+    assert documents.parse(Sums, documents.write(sums), "sums.json") == sums
+    attached = AttachedDisk("workspace", None, DISK.layers, Layer("top", "qcow2", 4096))
+    record = replace(some_record, version=2, disks=(attached,))
+    assert documents.parse(MachineRecord, documents.write(record), "machine.json") == record
+
+
+def test_a_version_that_does_not_go_with_its_disks_is_refused(some_manifest: Manifest) -> None:
+    assert "does not go with its disks" in refusal(changed(some_manifest, version=2))
+    whole = json.loads(documents.write(replace(some_manifest, version=2, disks=(DISK,))))
+    assert "does not go with its disks" in refusal(json.dumps(whole | {"version": 1}).encode())
+    whole["disks"][0]["slot"] = "root"
+    assert "disks.0.slot" in refusal(json.dumps(whole).encode())
+
+
+def test_a_record_with_disks_names_their_layers_and_puts_tops_over_each(
+    some_record: MachineRecord,
+) -> None:
+    top, new = Layer("workspace-1", "qcow2", 8192), Layer("workspace-2", "qcow2", 8192)
+    record = replace(
+        some_record, version=2, disks=(AttachedDisk("workspace", "w", DISK.layers, top),)
+    )
+    names = {"layers/base.raw", "layers/one.qcow2", "layers/workspace-1.qcow2"}
+    assert names <= set(record.uses())
+    assert (record.largest, record.own_disk) == (8192, "w")
+    assert record.chains({}).slots[0].layers == DISK.layers
+    assert record.chains({"workspace": top}).slots[0].layers == (*DISK.layers, top)
+    assert record.chains({"workspace": top}).root == record.layers
+    after = record.with_tops({"workspace": new})
+    assert (after.disks[0].layers, after.disks[0].top) == ((*DISK.layers, top), new)
+    assert (after.layers, after.top) == (record.layers, record.top)
+    assert record.with_tops({"root": new}).disks == record.disks

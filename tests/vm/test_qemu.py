@@ -1,18 +1,25 @@
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from torpor.vm.accelerator import Accelerator
 from torpor.vm.disk import Layer
-from torpor.vm.qemu import Descriptors, Kernel, command_line, maps_read_only
+from torpor.vm.manifest import ROOT, Drive
+from torpor.vm.qemu import Descriptors, DriveFiles, Kernel, command_line, maps_read_only
 from torpor.vm.shape import Shape
 
 LAYERS = (Layer("rrrr", "raw", 1 << 30), Layer("m" * 40, "qcow2", 1 << 30))
 TOP = Layer("tttt", "qcow2", 1 << 30)
-DESCRIPTORS = Descriptors(
-    memory=20, monitor=21, agent=22, console=23, layers=(24, 25), top=(26, 28), tools=27
+DRIVE = Drive(ROOT, LAYERS, TOP)
+FILES = DriveFiles((24, 25), (26, 28))
+DESCRIPTORS = Descriptors(memory=20, monitor=21, agent=22, console=23, drives=(FILES,), tools=27)
+WORKSPACE = Drive(
+    "workspace",
+    (Layer("workspace-base", "raw", 8 << 30),),
+    Layer("workspace-0123456789abcd", "qcow2", 8 << 30),
 )
 
 
@@ -22,9 +29,10 @@ def line(
     name: str = "tcg",
     version: tuple[int, int, int] = (7, 2, 0),
     descriptors: Descriptors = DESCRIPTORS,
+    drives: tuple[Drive, ...] = (DRIVE,),
 ) -> list[str]:
     accelerator = Accelerator(name, "", version, "cpu")  # type: ignore[arg-type]
-    return command_line("torpor-x-1", Shape(2, 1024), accelerator, LAYERS, TOP, descriptors, kernel)
+    return command_line("torpor-x-1", Shape(2, 1024), accelerator, drives, descriptors, kernel)
 
 
 def values(words: list[str], option: str) -> list[str]:
@@ -84,7 +92,7 @@ def test_the_base_is_mapped_privately_and_where_qemu_can_read_only(
 
 
 def test_without_a_base_memory_comes_from_nowhere() -> None:
-    descriptors = Descriptors(None, 21, 22, 23, (24, 25), (26, 28), 27)
+    descriptors = Descriptors(None, 21, 22, 23, (FILES,), 27)
     assert memory(line(descriptors=descriptors)) == "memory-backend-ram,id=ram,size=1024M"
     assert descriptors.all() == (21, 22, 23, 24, 25, 26, 28, 27)
 
@@ -150,3 +158,33 @@ def test_what_differs_between_accelerators_is_what_they_say() -> None:
     assert differing == {"kvm", "host", "tcg,thread=multi,tb-size=512", "max"}
     boot = line(name="kvm", kernel=Kernel(30, 31))
     assert "tsc" not in values(boot, "-append")[0]
+
+
+def test_a_disk_in_a_slot_takes_the_place_of_nothing() -> None:
+    empty = line()
+    nodes_of_slots = [each for each in values(empty, "-blockdev") if each.startswith("driver=null")]
+    assert [re.findall(r"node-name=(\w+)", each)[0] for each in nodes_of_slots] == [
+        "workspace", "spare",
+    ]  # fmt: skip
+    files = DriveFiles((30,), (31, 32))
+    descriptors = replace(DESCRIPTORS, drives=(FILES, files))
+    words = line(descriptors=descriptors, drives=(DRIVE, WORKSPACE))
+    (left,) = (each for each in values(words, "-blockdev") if each.startswith("driver=null"))
+    assert "node-name=spare" in left
+    found = nodes(words)
+    top, base = "layer-workspace-0123456789abcd", "layer-workspace-base"
+    assert (found[top]["backing"], found[base]["read-only"]) == (base, True)
+    assert len(top) <= 31
+    # The devices are the same, in the same order: a snapshot of one goes on in the other.
+    devices = [
+        [re.sub(r"drive=[\w-]+", "", each) for each in values(each_line, "-device")]
+        for each_line in (empty, words)
+    ]
+    assert devices[0] == devices[1]
+    assert f"drive={top},serial=torpor-workspace" in ",".join(values(words, "-device"))
+    added = dict(
+        re.fullmatch(r"fd=(\d+),set=(\d+),opaque=[\w-]+", each).groups()  # type: ignore[union-attr]
+        for each in values(words, "-add-fd")
+    )
+    assert added["31"] == added["32"] != added["30"]
+    assert set(map(int, added)) >= {30, 31, 32}

@@ -1,5 +1,6 @@
 """A backup of what a server has left, while none runs."""
 
+import contextlib
 import platform
 import shutil
 import tempfile
@@ -19,6 +20,8 @@ from torpor.store import sessions, snapshots
 from torpor.store.database import Database
 from torpor.vm import VmError
 from torpor.vm.export import Report, silent
+from torpor.vm.home import machine_records
+from torpor.vm.settling import settle_all
 from torpor.vm.stoppable import stoppable
 from torpor.vm.store import Store
 
@@ -61,7 +64,10 @@ async def back_up_alone(
 
 
 def _made_durable(store: Store, wanted: Wanted, check: Callable[[], None]) -> Iterator[Missing]:
-    """Make durable what is not; yield what cannot be."""
+    """Make durable what is not; yield what cannot be. Disks that outlive machines are in the backup
+    as they were last saved, if what they hold now cannot be made durable."""
+    with contextlib.suppress(VmError):  # of a machine whose record cannot be read nothing is known
+        settle_all(store, machine_records(store.root))
     for row in wanted.snapshots:
         check()
         try:

@@ -1,17 +1,19 @@
 """What a backup says of itself, as plain data, and what becomes of each session in a restore."""
 
+import operator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from torpor.backup.errors import wrong
 from torpor.images.names import Record
 from torpor.store.records import Session, Snapshot, Status
+from torpor.vm.disk import Layer
 from torpor.vm.exported import File
 
-ABOUT, DATABASE, SNAPSHOT, IMAGE, SUMMARY = "ABOU", "DATA", "SNAP", "IMAG", "SUMM"
+ABOUT, DATABASE, SNAPSHOT, DISK, IMAGE, SUMMARY = "ABOU", "DATA", "SNAP", "DISK", "IMAG", "SUMM"
 """The kinds of sections, in their order."""
 MOST_TEXT = 64 << 20
 """Bytes of JSON in one section at most."""
@@ -43,6 +45,20 @@ class NamedImage:
 
 
 @dataclass(frozen=True)
+class SavedDisk:
+    """A disk that outlives machines, and what it held: its layers, bottom first, called by their
+    digests, and the file of each. One that was left out has no pieces here."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    id: str
+    size_bytes: int
+    saved_at: str | None
+    layers: tuple[Layer, ...]
+    files: tuple[File, ...]
+
+
+@dataclass(frozen=True)
 class SavedSession:
     """A session as it was (``status``) and what it becomes when it is restored.
 
@@ -63,12 +79,12 @@ class SavedSession:
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that was to be in the backup and is not: a snapshot or an image, by its name, and
-    why. ``session`` is that of a snapshot."""
+    """Something that was to be in the backup and is not: a snapshot, a disk or an image, by its
+    name, and why. ``session`` is that of a snapshot."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    what: Literal["snapshot", "image", "checkpoint"]
+    what: Literal["snapshot", "disk", "image", "checkpoint"]
     name: str
     why: str
     session: str | None = None
@@ -85,6 +101,7 @@ class Summary:
     images: tuple[str, ...]
     missing: tuple[Missing, ...]
     bytes_of_snapshots: int
+    disks: Annotated[tuple[str, ...], Field(exclude_if=operator.not_)] = ()
 
     @property
     def complete(self) -> bool:
@@ -130,10 +147,10 @@ def saved(session: Session, there: dict[str, Snapshot]) -> SavedSession:
     return told("failed", f"its snapshot {session.snapshot} is not in the backup")
 
 
-T = TypeVar("T", About, Summary, NamedImage)
+T = TypeVar("T", About, Summary, NamedImage, SavedDisk)
 
 
-def write(value: About | Summary | NamedImage) -> bytes:
+def write(value: About | Summary | NamedImage | SavedDisk) -> bytes:
     """Return ``value`` as JSON."""
     return TypeAdapter(type(value)).dump_json(value)
 

@@ -14,7 +14,8 @@ from typing import Any, BinaryIO, cast
 
 from torpor.backup.errors import BackupError, wrong
 
-VERSION = 1
+VERSION, WITH_DISKS = 1, 2
+"""The version of a backup, and of one that has disks in it too."""
 CHUNK = 1 << 20
 """Bytes of a chunk at most."""
 HEAD = 64
@@ -30,12 +31,12 @@ _CRC = struct.Struct("<I")
 class FrameWriter:
     """Writes a backup to ``out``, one section after another; :meth:`close` ends it."""
 
-    def __init__(self, out: BinaryIO) -> None:
+    def __init__(self, out: BinaryIO, version: int = VERSION) -> None:
         self._out = out
         self._sha = hashlib.sha256()
         self._sections = 0
         self.size = 0
-        self._write(_sealed(_HEADER.pack(MAGIC, VERSION)))
+        self._write(_sealed(_HEADER.pack(MAGIC, version)))
 
     @contextlib.contextmanager
     def section(self, kind: str) -> Iterator[BinaryIO]:
@@ -92,9 +93,10 @@ class FrameReader:
         magic, version = _HEADER.unpack_from(head)
         if magic != MAGIC:
             raise wrong("it does not begin as one")
-        if version != VERSION:
+        if version not in (VERSION, WITH_DISKS):
             raise BackupError(
-                f"The backup has version {version}; this Torpor reads version {VERSION}.",
+                f"The backup has version {version}; this Torpor reads version {VERSION} and"
+                f" {WITH_DISKS}.",
                 state="Nothing was restored from it.",
                 todo="Use the Torpor that wrote it, or a newer one.",
             )

@@ -8,21 +8,24 @@ from typing import BinaryIO, TypeVar
 from torpor.backup.contents import (
     ABOUT,
     DATABASE,
+    DISK,
     IMAGE,
     MOST_TEXT,
     SNAPSHOT,
     SUMMARY,
     About,
     NamedImage,
+    SavedDisk,
     Summary,
     parse,
 )
+from torpor.backup.disks import check_disk
 from torpor.backup.errors import wrong
 from torpor.backup.framing import FrameReader
 from torpor.backup.writing import DATABASE_HEAD, LENGTH, READ
-from torpor.vm.exported import Piece, Trailer, read_exactly, read_next, zstd
+from torpor.vm.exported import File, Piece, Trailer, read_exactly, read_next, zstd
 
-_ORDER = (ABOUT, DATABASE, SNAPSHOT, IMAGE, SUMMARY)
+_ORDER = (ABOUT, DATABASE, SNAPSHOT, DISK, IMAGE, SUMMARY)
 _ONCE = frozenset((ABOUT, DATABASE, SUMMARY))
 
 T = TypeVar("T", About, Summary)
@@ -30,11 +33,13 @@ T = TypeVar("T", About, Summary)
 
 @dataclass(frozen=True)
 class Taken:
-    """Who takes what is in a backup. ``snapshot`` is given an exported snapshot, ``image`` a named
-    image and what its pieces follow in, ``database`` pieces of the database."""
+    """Who takes what is in a backup. ``snapshot`` is given an exported snapshot, ``disk`` and
+    ``image`` a disk or a named image and what its pieces follow in, ``database`` pieces of the
+    database."""
 
     database: Callable[[bytes], object]
     snapshot: Callable[[BinaryIO], str]
+    disk: Callable[[SavedDisk, BinaryIO], object]
     image: Callable[[NamedImage, BinaryIO], object]
 
 
@@ -47,6 +52,7 @@ def read_backup(source: BinaryIO, taken: Taken) -> tuple[About, Summary]:
     about: About | None = None
     summary: Summary | None = None
     snapshots: list[str] = []
+    disks: list[str] = []
     images: list[str] = []
     last = -1
     for kind, content in FrameReader(source).sections():
@@ -60,6 +66,8 @@ def read_backup(source: BinaryIO, taken: Taken) -> tuple[About, Summary]:
             _read_database(content, taken.database)
         elif kind == SNAPSHOT:
             snapshots.append(taken.snapshot(content))
+        elif kind == DISK:
+            disks.append(_read_disk(content, taken))
         elif kind == IMAGE:
             images.append(_read_image(content, taken))
         else:
@@ -68,7 +76,8 @@ def read_backup(source: BinaryIO, taken: Taken) -> tuple[About, Summary]:
             raise wrong(f"something stands behind the content of a section {kind!r}")
     if about is None or summary is None:
         raise wrong("it has no summary")
-    if tuple(snapshots) != summary.snapshots or tuple(images) != summary.images:
+    found = tuple(snapshots), tuple(disks), tuple(images)
+    if found != (summary.snapshots, summary.disks, summary.images):
         raise wrong("it does not hold what its summary says")
     return about, summary
 
@@ -110,31 +119,48 @@ def _unpacked(content: BinaryIO, size: int) -> Iterator[bytes]:
         raise wrong("its database does not have the size that it says")
 
 
-def _read_image(content: BinaryIO, taken: Taken) -> str:
-    (length,) = LENGTH.unpack(read_exactly(content, LENGTH.size, "an image"))
+def _text(content: BinaryIO, what: str) -> bytes:
+    (length,) = LENGTH.unpack(read_exactly(content, LENGTH.size, what))
     if length > MOST_TEXT:
-        raise wrong("an image says too much of itself")
-    found = parse(NamedImage, read_exactly(content, length, "an image"), "an image")
+        raise wrong(f"{what} says too much of itself")
+    return read_exactly(content, length, what)
+
+
+def _read_disk(content: BinaryIO, taken: Taken) -> str:
+    found = parse(SavedDisk, _text(content, "a disk"), "a disk")
+    check_disk(found)
+    taken.disk(found, content)
+    return found.id
+
+
+def _read_image(content: BinaryIO, taken: Taken) -> str:
+    found = parse(NamedImage, _text(content, "an image"), "an image")
     taken.image(found, content)
     return found.record.name
 
 
-def pieces_of(found: NamedImage, content: BinaryIO) -> Iterator[tuple[Piece, bytes]]:
-    """Yield the pieces of an image's disk, packed, if they were not left out. Raises
+def pieces_of(
+    files: tuple[File, ...], what: str, content: BinaryIO
+) -> Iterator[tuple[Piece, bytes]]:
+    """Yield the pieces of files, packed, of those that were not left out. Raises
     :exc:`BackupError`, :exc:`torpor.vm.SnapshotError`."""
-    if found.disk.left_out:
+    if all(file.left_out for file in files):
         return
     sha = hashlib.sha256()
-    number = blocks = 0
+    number = 0
+    counts = [0] * len(files)
     while True:
         piece, head = read_next(content)
         if isinstance(piece, Trailer):
             break
         sha.update(head)
         number += 1
-        blocks += piece.blocks
-        if piece.file or blocks > found.disk.blocks:
-            raise wrong(f"the disk of the image {found.record.name} has more in it than it should")
-        yield piece, read_exactly(content, piece.packed, "an image")
-    if piece.pieces != number or piece.sha256 != sha.digest() or blocks != found.disk.blocks:
-        raise wrong(f"the disk of the image {found.record.name} lacks blocks")
+        if piece.file >= len(files) or files[piece.file].left_out:
+            raise wrong(f"{what} has more in it than it should")
+        counts[piece.file] += piece.blocks
+        if counts[piece.file] > files[piece.file].blocks:
+            raise wrong(f"{what} has more in it than it should")
+        yield piece, read_exactly(content, piece.packed, what)
+    wanted = [0 if file.left_out else file.blocks for file in files]
+    if piece.pieces != number or piece.sha256 != sha.digest() or counts != wanted:
+        raise wrong(f"{what} lacks blocks")

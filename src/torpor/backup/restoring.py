@@ -7,7 +7,7 @@
 
 import os
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,8 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from torpor.backup.contents import About, NamedImage, Summary, saved
+from torpor.backup.contents import About, NamedImage, SavedDisk, Summary, saved
+from torpor.backup.disks import place_disk
 from torpor.backup.errors import BackupError, wrong
 from torpor.backup.reading import Taken, pieces_of, read_backup
 from torpor.backup.staging import DATABASE, SECRET, Staging, check_empty
@@ -34,6 +35,7 @@ from torpor.store.ulids import Ulids
 from torpor.vm import SnapshotError
 from torpor.vm.base import count_and_digest
 from torpor.vm.export import Report, silent
+from torpor.vm.exported import File
 from torpor.vm.home import locked
 from torpor.vm.importing import import_snapshot
 from torpor.vm.piece_writer import PieceWriter
@@ -105,7 +107,8 @@ class _Unpacking:
             self._directory / DATABASE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
         )
         with open(file, "wb") as database:
-            return read_backup(source, Taken(database.write, self._snapshot, self._image))
+            taken = Taken(database.write, self._snapshot, self._disk, self._image)
+            return read_backup(source, taken)
 
     def _snapshot(self, content: BinaryIO) -> str:
         made = import_snapshot(
@@ -113,14 +116,20 @@ class _Unpacking:
         )
         return made.manifest.id
 
+    def _disk(self, found: SavedDisk, content: BinaryIO) -> None:
+        self._check()
+        self._report(f"disk {found.id}", 0, sum(file.blocks for file in found.files))
+        places = self._received(found.files, f"disk {found.id}", content)
+        place_disk(self._store, found, places)
+
     def _image(self, found: NamedImage, content: BinaryIO) -> None:
         self._check()
         self._report(f"image {found.record.name}", 0, found.disk.blocks)
         disk, place = found.disk, self._store.root / found.disk.name
         if "/" not in disk.name or place.name != f"{disk.sha256}.raw":
             raise wrong(f"the disk of the image {found.record.name} has an odd name")
-        if not disk.left_out:
-            place = self._received(found, content)
+        received = self._received((disk,), f"the disk of the image {found.record.name}", content)
+        place = received.get(0, place)
         with open(place, "rb", buffering=0) as opened:
             if count_and_digest(opened.fileno()) != (disk.blocks, disk.sha256):
                 raise wrong(f"the disk of the image {found.record.name} is not what was saved")
@@ -128,19 +137,27 @@ class _Unpacking:
         if not disk.left_out:
             place.unlink()
 
-    def _received(self, found: NamedImage, content: BinaryIO) -> Path:
-        place = self._directory / "image.raw"
-        fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            os.ftruncate(fd, found.disk.size)
-            with PieceWriter({0: fd}, (found.disk,), self._directory) as writer:
-                for number, (piece, packed) in enumerate(pieces_of(found, content), 1):
+    def _received(self, files: tuple[File, ...], what: str, content: BinaryIO) -> dict[int, Path]:
+        """Write the pieces of files, and return where each is, by its number; those that were left
+        out are nowhere."""
+        places = {
+            number: self._directory / f"arriving-{number}"
+            for number, file in enumerate(files)
+            if not file.left_out
+        }
+        with ExitStack() as stack:
+            fds = {}
+            for number, place in places.items():
+                flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                fds[number] = os.open(place, flags, 0o644)
+                stack.callback(os.close, fds[number])
+                os.ftruncate(fds[number], files[number].size)
+            with PieceWriter(fds, files, self._directory) as writer:
+                for number, (piece, packed) in enumerate(pieces_of(files, what, content), 1):
                     self._check()
                     writer.take(piece, packed, number, write=True)
-        finally:
-            os.close(fd)
-            (self._directory / "progress").unlink(missing_ok=True)
-        return place
+        (self._directory / "progress").unlink(missing_ok=True)
+        return places
 
 
 async def _make_true(directory: Path, about: About, summary: Summary) -> None:

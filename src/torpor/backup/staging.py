@@ -22,7 +22,7 @@ DIRECTORY = "restoring"
 COMPLETE = "complete"
 DATABASE = "database.db"
 SECRET = "admin-token"  # noqa: S105 - a file's name
-PARTS = ("bases", "layers", "snapshots", "images")
+PARTS = ("bases", "layers", "snapshots", "workspaces", "images")
 _ALLOWED = frozenset(("host.lock", DIRECTORY))
 
 

@@ -4,11 +4,12 @@ import hashlib
 from collections.abc import Callable
 from typing import BinaryIO
 
-from torpor.backup.contents import About, NamedImage, Summary
+from torpor.backup.contents import About, NamedImage, SavedDisk, Summary
 from torpor.backup.errors import BackupError, wrong
 from torpor.backup.reading import Taken, pieces_of, read_backup
 from torpor.vm import SnapshotError
 from torpor.vm.exported import (
+    File,
     Trailer,
     object_name,
     read_beginning,
@@ -26,7 +27,8 @@ def verify(source: BinaryIO, check: Callable[[], None] = lambda: None) -> tuple[
     """
     verifier = _Verifier(check)
     try:
-        return read_backup(source, Taken(lambda _: check(), verifier.snapshot, verifier.image))
+        taken = Taken(lambda _: check(), verifier.snapshot, verifier.disk, verifier.image)
+        return read_backup(source, taken)
     except SnapshotError as error:
         raise BackupError(
             f"The file is not a whole backup: {error.happened}",
@@ -67,10 +69,18 @@ class _Verifier:
                 raise wrong(f"{file.name} of snapshot {name} lacks blocks")
         return name
 
+    def disk(self, found: SavedDisk, content: BinaryIO) -> None:
+        """Check a disk that outlives machines."""
+        self._pieces(found.files, f"disk {found.id}", content)
+
     def image(self, found: NamedImage, content: BinaryIO) -> None:
         """Check the disk of an image."""
-        self._know(found.disk.name, found.disk.sha256, left_out=found.disk.left_out)
-        for piece, packed in pieces_of(found, content):
+        self._pieces((found.disk,), f"the disk of the image {found.record.name}", content)
+
+    def _pieces(self, files: tuple[File, ...], what: str, content: BinaryIO) -> None:
+        for file in files:
+            self._know(file.name, file.sha256, left_out=file.left_out)
+        for piece, packed in pieces_of(files, what, content):
             self._check()
             unpack(piece, packed)
 

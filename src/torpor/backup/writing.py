@@ -4,14 +4,15 @@ and so runs in a thread."""
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import BinaryIO, cast
 
 from torpor.backup.contents import (
     ABOUT,
     DATABASE,
+    DISK,
     IMAGE,
     SNAPSHOT,
     SUMMARY,
@@ -23,7 +24,8 @@ from torpor.backup.contents import (
     saved,
     write,
 )
-from torpor.backup.framing import FrameWriter
+from torpor.backup.disks import opened_disk
+from torpor.backup.framing import VERSION, WITH_DISKS, FrameWriter
 from torpor.images import ImageError
 from torpor.images.names import Names, Record
 from torpor.store.records import Snapshot
@@ -58,6 +60,7 @@ class _Written:
 
     objects: dict[str, int] = field(default_factory=dict)
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    disks: list[str] = field(default_factory=list)
     images: list[str] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     stored: int = 0
@@ -72,10 +75,11 @@ def write_backup(
 ) -> Summary:
     """Write a backup to ``out``, and return what is in it.
 
-    A snapshot or an image that cannot be read is left out, and told of. ``check`` is called
+    A snapshot, a disk or an image that cannot be read is left out, and told of. ``check`` is called
     between pieces and may raise. Raises OSError.
     """
-    frame = FrameWriter(out)
+    disks = source.store.heads.ids()
+    frame = FrameWriter(out, WITH_DISKS if disks else VERSION)
     done = _Written(missing=list(source.missing))
     with frame.section(ABOUT) as section:
         section.write(write(source.about))
@@ -85,11 +89,14 @@ def write_backup(
     for row in source.wanted.snapshots:
         if row.id not in lost:
             _write_snapshot(source.store, row, frame, done, report, check)
+    for disk in disks:
+        _write_disk(source.store, disk, frame, done, check)
     _write_images(source.names, frame, done, check)
     sessions = tuple(saved(each, done.snapshots) for each in source.wanted.sessions)
     summary = Summary(
-        sessions, tuple(done.snapshots), tuple(done.images), tuple(done.missing), done.stored
-    )
+        sessions, tuple(done.snapshots), tuple(done.images), tuple(done.missing), done.stored,
+        tuple(done.disks),
+    )  # fmt: skip
     with frame.section(SUMMARY) as section:
         section.write(write(summary))
     frame.close()
@@ -164,6 +171,34 @@ class _Late:
             self._section.__exit__(None, None, None)
 
 
+def _write_disk(
+    store: Store,
+    disk: str,
+    frame: FrameWriter,
+    done: _Written,
+    check: Callable[[], None],
+) -> None:
+    """Write what a disk that outlives machines holds; of one that a machine has, what was saved
+    last."""
+    check()
+    with ExitStack() as stack:
+        try:
+            saved_disk, fds = opened_disk(store, disk, done.objects, stack)
+        except (SnapshotError, OSError) as error:
+            done.missing.append(Missing("disk", disk, str(error)))
+            return
+        section = stack.enter_context(frame.section(DISK))
+        text = write(saved_disk)
+        section.write(LENGTH.pack(len(text)) + text)
+        new = {number: fd for number, fd in enumerate(fds) if not saved_disk.files[number].left_out}
+        if new:
+            _write_pieces(new, section, check)
+    done.objects.update(
+        (object_name(file.name, file.sha256), file.blocks) for file in saved_disk.files
+    )
+    done.disks.append(disk)
+
+
 def _write_images(
     names: Names, frame: FrameWriter, done: _Written, check: Callable[[], None]
 ) -> None:
@@ -203,15 +238,21 @@ def _write_image(
     if name in objects:
         return
     objects[name] = count
+    _write_pieces({0: fd}, section, check)
+
+
+def _write_pieces(files: Mapping[int, int], section: BinaryIO, check: Callable[[], None]) -> None:
+    """Write the content of open files, by their numbers."""
     sha = hashlib.sha256()
     pieces = 0
-    for blocks, content in _gathered(fd):
-        check()
-        piece, packed = pack(0, blocks, content)
-        head = piece.write()
-        sha.update(head)
-        section.write(head + packed)
-        pieces += 1
+    for number, fd in files.items():
+        for blocks, content in _gathered(fd):
+            check()
+            piece, packed = pack(number, blocks, content)
+            head = piece.write()
+            sha.update(head)
+            section.write(head + packed)
+            pieces += 1
     section.write(Trailer(pieces, sha.digest()).write())
 
 

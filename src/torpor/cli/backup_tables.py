@@ -61,10 +61,11 @@ def _print_about(about: "About") -> None:
 
 def _print_contents(summary: "Summary") -> None:
     out = console()
+    disks = f", {len(summary.disks)} workspaces" if summary.disks else ""
     images = f", {len(summary.images)} named images" if summary.images else ""
     out.print(
         f"{len(summary.sessions)} sessions, {len(summary.snapshots)} snapshots"
-        f" ({size(summary.bytes_of_snapshots)}){images}."
+        f" ({size(summary.bytes_of_snapshots)}){disks}{images}."
     )
     # What is not as one would think comes first, for it may be cut.
     ordered = sorted(summary.sessions, key=lambda each: _plain(each))

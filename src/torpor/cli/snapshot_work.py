@@ -68,7 +68,7 @@ async def shown_one(places: "Places", snapshot: str) -> dict[str, Any]:
     verdict = check(found, accelerator) if accelerator is not None else None
     files = [
         {"name": name, "size": file.stat().st_size, "stored_bytes": stored_bytes([file])}
-        for name, file in store.files(found, store.disk(found))
+        for name, file in store.files(found, store.disks(found))
     ]
     return {
         "manifest": found,

@@ -17,6 +17,7 @@ from typing import Any
 from torpor.guest import files, initctl, processes, wire
 from torpor.guest.dials import Dials
 from torpor.guest.digest import DIGEST
+from torpor.guest.disks import Disks
 from torpor.guest.errands import Errands
 from torpor.guest.errors import describe
 from torpor.guest.execs import Execs
@@ -57,7 +58,7 @@ class Agent:
             self._hooks.take_over(left["hooks"])
         self._mounts = Mounts()
         self._errands = Errands(self._loop, self._mounts, left.get("errands") if left else None)
-        self._waking = Waking(self._rest, self._hooks)
+        self._waking = Waking(self._rest, self._hooks, Disks(self._loop))
         self._initctl: int | None = None
         if left is not None and left["initctl"]:
             self.serve_initctl()

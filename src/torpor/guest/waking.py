@@ -1,7 +1,9 @@
-"""What runs around a freeze and a thaw besides the freezer: the hooks, at their moments."""
+"""What runs around a freeze and a thaw besides the freezer: disks are mounted, and hooks run, at
+their moments."""
 
 from typing import Any
 
+from torpor.guest.disks import Disks
 from torpor.guest.errors import describe
 from torpor.guest.hooks import AFTER_THAW, FIRST, STAGES, Hooks, Result
 from torpor.guest.link import Answer
@@ -11,21 +13,38 @@ from torpor.guest.rest import Rest, RestError, write_hostname
 class Waking:
     """Wakes the machine, and runs hooks when the host asks."""
 
-    def __init__(self, rest: Rest, hooks: Hooks) -> None:
+    def __init__(self, rest: Rest, hooks: Hooks, disks: Disks) -> None:
         self._rest = rest
         self._hooks = hooks
+        self._disks = disks
 
     def wake(self, wanted: dict[str, Any], received_ns: int, answer: Answer) -> None:
-        """Put right what a thaw must, run the hooks that must be first, let the processes run.
+        """Put right what a thaw must, mount disks, run the hooks that must be first, let the
+        processes run.
 
-        Hooks run if ``wanted`` has ``hooks``: what :meth:`Hooks.run` wants. The answer has
-        ``hooks``, what became of them, if there were any, and ``after_thaw`` if there are hooks for
-        ``hooks.run`` now.
+        Disks are mounted if ``wanted`` has ``disks``: what :meth:`Disks.mount` wants. The answer
+        has ``disks`` then, what that says of each. Hooks run if ``wanted`` has ``hooks``: what
+        :meth:`Hooks.run` wants. The answer has ``hooks``, what became of them, if there were any,
+        and ``after_thaw`` if there are hooks for ``hooks.run`` now.
         """
         said = self._rest.put_right(wanted, received_ns)
         if "again_ns" in said:
             answer(said)
             return
+        if "disks" not in wanted:
+            self._go_on(wanted, said, answer)
+            return
+
+        def mounted(why_not: list[str | None]) -> None:
+            try:
+                self._go_on(wanted, said | {"disks": why_not}, answer)
+            except OSError as error:  # called from the loop: nobody above would answer for us
+                answer({"error": describe(error)})
+
+        self._disks.mount(wanted["disks"], mounted)
+
+    def _go_on(self, wanted: dict[str, Any], said: dict[str, Any], answer: Answer) -> None:
+        """Run the hooks that must be first, and let the processes run."""
         found = self._hooks.find() if "hooks" in wanted else {}
         if AFTER_THAW in found:
             said["after_thaw"] = True

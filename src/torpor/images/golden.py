@@ -23,7 +23,7 @@ from torpor.vm.host import Host
 from torpor.vm.jail import Jail, detect
 from torpor.vm.launch import Boot
 from torpor.vm.machine import Machine
-from torpor.vm.manifest import GuestVersions
+from torpor.vm.manifest import Disks, GuestVersions
 from torpor.vm.new_snapshot import Wanted
 from torpor.vm.qemu import BOOT_ARGUMENTS, MACHINE
 from torpor.vm.shape import Shape
@@ -124,7 +124,7 @@ def boot_wanted(maker: Maker, image: Image, shape: Shape) -> BootWanted:
     store = maker.store()
     root = _place(store, image.root, image.digest, image.size_bytes)
     tools = _place(store, maker.parts.tools, f"tools-{maker.parts.digest}", 0)
-    return BootWanted(shape, (root,), tools, maker.versions, maker.kernel)
+    return BootWanted(shape, Disks((root,)), tools, maker.versions, maker.kernel)
 
 
 def _place(store: Store, file: Path, digest: str, size: int) -> Layer:

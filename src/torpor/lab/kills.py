@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from torpor.images import Maker
+from torpor.images import Maker, Recipe, debian_image, golden, silent
 from torpor.lab.check import Check
-from torpor.lab.victim import REBOOTS_FILE, counted
-from torpor.vm import Host, Machine, RebootedError, VmError
+from torpor.lab.laboratory import SIZE
+from torpor.lab.victim import DISK, DISK_FILE, REBOOTS_FILE, counted
+from torpor.vm import SIZES, Host, Identity, Machine, RebootedError, VmError
 
 LIMIT = 120.0
 
@@ -115,6 +116,27 @@ async def _reboots_noted(machine: Machine) -> int:
             continue
 
 
+async def inspect_disk(maker: Maker, home: Path, heard: Heard) -> list[str]:
+    """Return what is wrong in ``home`` after a kill while a disk was written that outlives
+    machines; nothing should be."""
+    faults: list[str] = []
+    async with opened(maker, home) as host:
+        if heard.count:
+            machine = host.disks.holder(DISK)
+            if machine is None:
+                image = await debian_image(maker.cache, Recipe(), silent)
+                start = await golden(maker, image, SIZES[SIZE], silent)
+                machine = await host.thaw(start, Identity.of("look"), disk=DISK)
+            if machine.not_mounted:
+                faults.append(machine.not_mounted)
+            agent = await machine.attached()
+            count = len((await agent.read_file(DISK_FILE)).splitlines())
+            if count < heard.count:
+                faults.append(f"{count} lines are on the disk, after {heard.count} were synced")
+        faults += _strays(host, home)
+    return faults
+
+
 async def _alive(machine: Machine, heard: Heard, how: str) -> str:
     count, pid = await counted(machine)
     if pid != heard.pid or count < heard.count:
@@ -151,18 +173,26 @@ async def opened(maker: Maker, home: Path) -> AsyncIterator[Host]:
         await host.close()
 
 
+_LOOKS = {
+    "freezes": (0.5, inspect),
+    "reboots": (4.0, inspect_rebooted),
+    "disks": (2.0, inspect_disk),
+}
+"""How many seconds a kill may come after a word, and who looks at what it left."""
+
+
 async def kills(
     maker: Maker, home: Path, count: int, seed: int, what: str = "freezes"
 ) -> AsyncIterator[Check]:
     """Kill the victim ``count`` times at ``what`` it does (``freezes``, thaws and forks among them,
-    or ``reboots``); one check each. Ends what is left in ``home``."""
+    ``reboots`` or ``disks``); one check each. Ends what is left in ``home``."""
     chance = random.Random(seed)  # noqa: S311 - repeatable moments, no secret
     heard = Heard()
     try:
         for number in range(1, count + 1):
-            delay = chance.uniform(0, 0.5 if what == "freezes" else 4.0)
+            longest, look = _LOOKS[what]
+            delay = chance.uniform(0, longest)
             await kill_once(maker, home, delay, heard, what)
-            look = inspect if what == "freezes" else inspect_rebooted
             faults = await look(maker, home, heard)
             yield Check(
                 f"kill {number}",

@@ -1,8 +1,9 @@
 """The program that ``torpor lab soak`` kills: it freezes, thaws and forks one machine, without end,
-or has one rebooted from inside again and again.
+or has one rebooted from inside again and again, or has one machine after the other write a disk
+that outlives them.
 
-Run as ``python -m torpor.lab.victim HOME CACHE freezes|reboots``. It says each thing that it has
-done, one line each, so that whoever kills it knows what must not be lost.
+Run as ``python -m torpor.lab.victim HOME CACHE freezes|reboots|disks``. It says each thing that it
+has done, one line each, so that whoever kills it knows what must not be lost.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ while :; do n=$((n+1)); echo $n > /root/counter; echo $n $$ >> /root/counter.log
 
 
 REBOOTS_FILE = "/root/reboots"
+DISK, DISK_SIZE, DISK_FILE = "kept", 1 << 30, "/workspace/lines"
 
 
 async def counted(machine: Machine) -> tuple[int, int]:
@@ -36,7 +38,7 @@ async def work(home: Path, cache: Path, what: str) -> None:
     image = await debian_image(cache, Recipe(), silent)
     start = await golden(made, image, SIZES[SIZE], silent)
     host = await made.open_host(home)
-    await (_freezes if what == "freezes" else _reboots)(host, start)
+    await {"freezes": _freezes, "reboots": _reboots, "disks": _disks}[what](host, start)
 
 
 async def _reboots(host: Host, start: str) -> None:
@@ -50,6 +52,28 @@ async def _reboots(host: Host, start: str) -> None:
         again.clear()
         await agent.start(Command(["/run/torpor/tools/bin/busybox", "reboot", "-f"]))
         await again.wait()
+
+
+async def _disks(host: Host, start: str) -> None:
+    await host.disks.make(DISK, DISK_SIZE)
+    turn = 0
+    while True:
+        turn += 1
+        machine = host.disks.holder(DISK)
+        if machine is None:
+            machine = await host.thaw(start, Identity.of("victim"), disk=DISK)
+        agent = await machine.attached()
+        said = await agent.shell(f"echo x >> {DISK_FILE}; sync; wc -l < {DISK_FILE}")
+        say("written", int(said.stdout), 0)
+        if turn % 3 == 0:
+            await host.disks.release(machine, DISK)
+        elif turn % 3 == 1:
+            await host.freeze(machine, Wanted("run"))
+        else:
+            frozen = await host.freeze(machine, Wanted("stop"))
+            await host.thaw(frozen.manifest.id, disk=DISK)
+        for old in host.store.ids()[:-1]:
+            await host.remove(old)
 
 
 async def _freezes(host: Host, start: str) -> None:

@@ -5,6 +5,7 @@ No path and no process id crosses it, so that a host can be another computer.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from torpor.images.references import Reference
@@ -40,18 +41,20 @@ class Built:
 
 @dataclass(frozen=True)
 class Running:
-    """A machine that runs."""
+    """A machine that runs. ``not_mounted`` is why its disk could not be mounted, or None."""
 
     id: str
     boot_id: str
     snapshot: str | None
     labels: Mapping[str, str]
+    not_mounted: str | None = None
 
 
 @dataclass(frozen=True)
 class Kept:
     """A snapshot that the host has. ``memory`` says whether it can be thawed, and is not of files
-    alone."""
+    alone. ``disk`` is the disk that it was taken with; None too if that was a machine's own
+    copy."""
 
     id: str
     labels: Mapping[str, str]
@@ -59,6 +62,20 @@ class Kept:
     stored_bytes: int
     durable: bool
     memory: bool
+    disk: str | None = None
+
+
+@dataclass(frozen=True)
+class DiskState:
+    """A disk that outlives machines: ``size_bytes`` that it can hold, ``stored_bytes`` that it
+    takes. What it holds is that of ``saved_at`` (None: no machine has written it yet), and survives
+    a power cut if it is ``durable``."""
+
+    id: str
+    size_bytes: int
+    stored_bytes: int
+    saved_at: datetime | None
+    durable: bool
 
 
 @dataclass(frozen=True)
@@ -131,9 +148,29 @@ class MachineHost(Protocol):
         labels: Mapping[str, str],
         event: StartEvent,
         hostname: str | None = None,
+        disk: str | None = None,
     ) -> Running:
         """Start a machine from a snapshot; with ``hostname`` as a new one, with an identity of its
-        own. A snapshot of files alone is booted."""
+        own. A snapshot of files alone is booted.
+
+        ``disk`` is the disk that the machine is to have, mounted before anything of the user's
+        runs. A snapshot that was taken with a disk is always started with that as it was then: with
+        the same ``disk``, which holds that from then on, or without, as a copy of the machine's
+        own."""
+
+    async def make_disk(self, disk: str, size_bytes: int) -> DiskState:
+        """Make a disk with an empty file system. The same once more changes nothing."""
+
+    async def remove_disk(self, disk: str) -> None:
+        """Remove a disk, if there is one. Snapshots keep what they have of it. An error if a
+        machine has it."""
+
+    def disks(self) -> Mapping[str, DiskState]:
+        """Return the disks that there are, by id. One that cannot be read is not among them."""
+
+    async def release_disk(self, machine: str, disk: str) -> DiskState:
+        """Let a disk hold what a machine has made of it, durably, and end the machine. If there is
+        no such machine any more, the disk holds what was kept of it."""
 
     async def freeze(
         self,

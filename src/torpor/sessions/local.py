@@ -13,6 +13,7 @@ from torpor.images.references import Reference
 from torpor.sessions.hosts import (
     SESSION,
     Built,
+    DiskState,
     End,
     Facts,
     Inventory,
@@ -21,6 +22,7 @@ from torpor.sessions.hosts import (
     Start,
     StartEvent,
 )
+from torpor.sessions.local_disks import disk_state, told_as_host_error
 from torpor.sessions.local_images import LocalImages
 from torpor.vm import (
     GuestAgent,
@@ -111,11 +113,14 @@ class LocalHost:
         labels: Mapping[str, str],
         event: StartEvent,
         hostname: str | None = None,
+        disk: str | None = None,
     ) -> Running:
         identity = None if hostname is None else Identity.of(hostname)
         manifest = self._host.store.manifest(snapshot)
         if manifest.memory is not None:
-            machine = await self._host.thaw(snapshot, identity, event=event, labels=labels)
+            machine = await self._host.thaw(
+                snapshot, identity, event=event, labels=labels, disk=disk
+            )
         else:
             kernel = self._maker.kernels(manifest.guest)
             if kernel is None:
@@ -124,7 +129,7 @@ class LocalHost:
                     f" {manifest.guest.kernel} to boot, which this host does not have.",
                     state="Nothing was started.",
                 )
-            machine = await self._host.boot_files(snapshot, kernel, identity, labels)
+            machine = await self._host.boot_files(snapshot, kernel, identity, labels, disk)
         self._follow(machine)
         return _running(machine)
 
@@ -196,7 +201,34 @@ class LocalHost:
 
     def disk_bytes(self, machine: str) -> int:
         found = self._machine(machine)
-        return stored_bytes([found.directory / found.record.top.file_name])
+        return stored_bytes([found.top_file(drive) for drive in found.record.drives])
+
+    # Disks that outlive them
+
+    async def make_disk(self, disk: str, size_bytes: int) -> DiskState:
+        with told_as_host_error(disk):
+            await self._host.disks.make(disk, size_bytes)
+        return disk_state(self._host, disk)
+
+    async def remove_disk(self, disk: str) -> None:
+        with told_as_host_error(disk):
+            await self._host.disks.remove(disk)
+
+    def disks(self) -> Mapping[str, DiskState]:
+        found = {}
+        for disk in self._host.store.heads.ids():
+            with contextlib.suppress(SnapshotError):
+                found[disk] = disk_state(self._host, disk)
+        return found
+
+    async def release_disk(self, machine: str, disk: str) -> DiskState:
+        self._asked.add(machine)
+        try:
+            with told_as_host_error(disk):
+                await self._host.disks.release(self._host.machines.get(machine), disk)
+        finally:
+            self._asked.discard(machine)
+        return disk_state(self._host, disk)
 
     # Their ends
 
@@ -273,6 +305,7 @@ class LocalHost:
             found.stored_bytes,
             self._host.store.durable(found.id),
             found.memory,
+            found.disk,
         )
 
     async def durable(self, snapshot: str, *, hurry: bool = True) -> None:
@@ -312,7 +345,9 @@ class LocalHost:
 
 def _running(machine: Machine) -> Running:
     record = machine.record
-    return Running(machine.id, record.guest_boot_id, record.snapshot, record.labels)
+    return Running(
+        machine.id, record.guest_boot_id, record.snapshot, record.labels, machine.not_mounted
+    )
 
 
 def _total_memory() -> int:

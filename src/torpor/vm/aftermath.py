@@ -21,7 +21,7 @@ from torpor.vm.errors import (
 from torpor.vm.launch import Boot
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import GuestVersions
-from torpor.vm.rescue import keep_disk, settle_layers
+from torpor.vm.rescue import keep_disks, settle_layers
 from torpor.vm.thaw import Site, start_again
 
 REBOOTS, REBOOTS_WITHIN = 5, 60.0
@@ -106,7 +106,7 @@ class Aftermath:
     async def _keep(self, machine: Machine, cause: Cause, wait: bool) -> tuple[str, str | None]:
         try:
             made = await _with_space(
-                machine, wait, lambda: keep_disk(self._site.store, machine, cause.value)
+                machine, wait, lambda: keep_disks(self._site.store, machine, cause.value)
             )
         except _NoSpaceError:
             raise

@@ -4,14 +4,14 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torpor.guest.succession import KNOWN
 from torpor.vm.answers import number
-from torpor.vm.channel import Channel, Welcome
+from torpor.vm.channel import Channel, Welcome, plain
 from torpor.vm.errors import GuestError
 from torpor.vm.execs import COLLECTED, Command, Connection, Exec, Exit, Terminal
 from torpor.vm.files import Files, FileStatus
@@ -24,6 +24,8 @@ WAKE_LIMIT_MS = 10_000
 WAKE_TRIP_LIMITS_NS = (*[50_000_000] * 10, *[90_000_000] * 10, 1 << 62)
 """How long a round trip may be from which the guest's clock is set, try by try. The clock is wrong
 by at most half of it."""
+MOUNT_LIMIT = 60.0
+"""Seconds that the guest may take to mount disks (``torpor.guest.disks``), beyond others."""
 ANSWER_LIMIT = 60.0
 """Seconds that an answer may take beyond the limit that the guest was given: for its sync, and for
 a busy host."""
@@ -60,6 +62,15 @@ class Result:
     stderr: bytes
 
 
+@dataclass(frozen=True)
+class Woken:
+    """A machine that was woken: what became of its hooks, and why a disk that it was to mount was
+    not, or None."""
+
+    hooks: tuple[HookResult, ...]
+    not_mounted: str | None
+
+
 class GuestAgent:
     """The agent of one machine. All methods raise :exc:`GuestError` and the channel's errors."""
 
@@ -90,11 +101,14 @@ class GuestAgent:
         identity: Identity | None,
         clock: Callable[[], int] = time.time_ns,
         hooks: HookCall | None = None,
-    ) -> tuple[HookResult, ...]:
-        """Give new entropy, the wall clock and perhaps an identity; then let the processes run.
+        mounts: Sequence[Mapping[str, object]] = (),
+    ) -> Woken:
+        """Give new entropy, the wall clock and perhaps an identity, and have disks mounted; then
+        let the processes run.
 
         With ``hooks``, the machine's hooks for after a thaw are run, those that are to be first and
-        the others; what became of them is returned.
+        the others; what became of them is returned. ``mounts`` are as ``torpor.guest.disks`` wants
+        them; one that fails keeps nobody from running.
         """
         wanted: dict[str, Any] = {
             "limit_ms": WAKE_LIMIT_MS,
@@ -106,6 +120,9 @@ class GuestAgent:
         if hooks is not None:
             wanted["hooks"] = hooks.wanted()
             limit += hooks.limits.total
+        if mounts:
+            wanted["disks"] = list(mounts)
+            limit += MOUNT_LIMIT
         echo_ns, heard_ns = self.welcome.mono_ns, self.welcome.heard_ns
         for trip_limit_ns in WAKE_TRIP_LIMITS_NS:
             held_ns = time.monotonic_ns() - heard_ns
@@ -118,7 +135,7 @@ class GuestAgent:
                 tell(results)
                 if hooks is not None and answer.get("after_thaw") is True:
                     results += await run_stage(self.channel, "after-thaw", hooks)
-                return results
+                return Woken(results, _not_mounted(answer, len(mounts)))
             echo_ns = int(number(answer, "again_ns"))
         raise GuestError("EPROTO", "the machine asks to be woken again and again")
 
@@ -233,3 +250,12 @@ class GuestAgent:
     async def stat(self, path: str) -> FileStatus | None:
         """Return the status of ``path``, or None if there is nothing."""
         return await self.files.status(path)
+
+
+def _not_mounted(answer: dict[str, Any], count: int) -> str | None:
+    """Return what a guest says of disks that it could not mount, None if it has mounted all."""
+    said = answer.get("disks", [])
+    if not isinstance(said, list) or len(said) != count:
+        return "the agent in the machine is too old to mount disks" if count else None
+    faults = [plain(each, 500) for each in said if each is not None]
+    return "; ".join(faults) or None

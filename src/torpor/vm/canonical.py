@@ -14,7 +14,7 @@ from torpor.vm.manifest import Manifest, Memory, Sums
 
 
 def canonical(found: Manifest, sums: Sums) -> tuple[Manifest, dict[str, str]]:
-    """Return a snapshot's manifest with canonical names, its disk the chain to use now, and the
+    """Return a snapshot's manifest with canonical names, its disks the chains to use now, and the
     store path of each object by its canonical one."""
     paths: dict[str, str] = {}
     sizes = {name: size for name, size in found.sizes.items() if "/" not in name}
@@ -30,20 +30,25 @@ def canonical(found: Manifest, sums: Sums) -> tuple[Manifest, dict[str, str]]:
         renamed(f"bases/{memory.base}.mem", f"bases/{digest}.mem")
         memory = Memory(digest, memory.delta)
     seen: Counter[str] = Counter()
-    disk = []
-    for layer in (*sums.disk, found.tools):
+
+    def named(layer: Layer) -> Layer:
         digest = sums.files[f"layers/{layer.file_name}"]
         seen[digest] += 1
         # QEMU takes no two layers of one name, and a chain may have two of one content.
         name = digest if seen[digest] == 1 else f"{seen[digest]}-{digest}"
-        disk.append(Layer(name, layer.format, layer.size))
-        renamed(f"layers/{layer.file_name}", f"layers/{disk[-1].file_name}")
-    *chain, tools = disk
+        new = Layer(name, layer.format, layer.size)
+        renamed(f"layers/{layer.file_name}", f"layers/{new.file_name}")
+        return new
+
+    chain = tuple(map(named, sums.disk))
+    more = tuple(replace(each, layers=tuple(map(named, each.layers))) for each in sums.disks)
+    tools = named(found.tools)
     new = replace(
         found,
         host_boot_id="",  # says only how far a copy of it can be trusted to be on the disk
         memory=memory,
-        disk=tuple(chain),
+        disk=chain,
+        disks=more,
         tools=tools,
         sizes=dict(sorted(sizes.items())),
         labels=dict(sorted(found.labels.items())),

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from torpor.vm.disk import Layer
 from torpor.vm.errors import VmError
-from torpor.vm.flatten import shorten, use_chain
-from torpor.vm.manifest import Manifest
+from torpor.vm.flatten import shorten, use_chains
+from torpor.vm.manifest import Disks
 from torpor.vm.new_snapshot import new_id
+from torpor.vm.settling import use_for_disk
 from torpor.vm.stoppable import to_the_end
 from torpor.vm.store import Store
 
@@ -27,23 +29,32 @@ class Chains:
         self._task: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
-    async def shortened(
-        self, found: Manifest, disk: tuple[Layer, ...]
-    ) -> AsyncIterator[tuple[Layer, ...]]:
-        """Give the shorter chain of a disk, which is kept for the length of the block.
+    async def shortened(self, disks: Disks) -> AsyncIterator[Disks]:
+        """Give the shorter chains of disks, which are kept for the length of the block.
 
         One that cannot be merged stays as it is: it is slower, and no reason for a snapshot not to
         become durable.
         """
+        with contextlib.ExitStack() as pins:
+            root = await self._shorter(disks.root, pins)
+            slots = [
+                replace(each, layers=await self._shorter(each.layers, pins)) for each in disks.slots
+            ]
+            yield Disks(root, tuple(slots))
+
+    async def _shorter(
+        self, chain: tuple[Layer, ...], pins: contextlib.ExitStack
+    ) -> tuple[Layer, ...]:
         name = new_id()
-        with self._store.pin(f"layers/{name}.qcow2"):
-            async with self._merging:
-                with contextlib.suppress(VmError, OSError):
-                    disk = await shorten(self._store, found, disk, name, jailed=self._jailed)
-            yield disk
+        pins.enter_context(self._store.pin(f"layers/{name}.qcow2"))
+        async with self._merging:
+            with contextlib.suppress(VmError, OSError):
+                chain = await shorten(self._store, chain, name, jailed=self._jailed)
+        return chain
 
     def start(self) -> None:
-        """Begin to shorten deep chains of snapshots that are durable: imported, or from before."""
+        """Begin to shorten deep chains of what is durable: of snapshots that were imported or are
+        from before, and of disks that outlive machines."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._shorten_all(), name="shorten chains")
 
@@ -62,7 +73,22 @@ class Chains:
         for snapshot in self._store.ids():
             await asyncio.sleep(0)  # there may be thousands, of which each is looked at
             with contextlib.suppress(VmError, OSError):  # told when it is thawed
-                found, sums = self._store.durable_parts(snapshot)
-                async with self.shortened(found, sums.disk) as disk:
-                    if disk != sums.disk:
-                        await to_the_end(asyncio.to_thread(use_chain, self._store, snapshot, disk))
+                _, sums = self._store.durable_parts(snapshot)
+                async with self.shortened(sums.now) as disks:
+                    if disks != sums.now:
+                        use = asyncio.to_thread(use_chains, self._store, snapshot, disks)
+                        await to_the_end(use)
+        for disk in self._store.heads.ids():
+            await asyncio.sleep(0)
+            with contextlib.suppress(VmError, OSError):
+                await self._shorten_disk(disk)
+
+    async def _shorten_disk(self, disk: str) -> None:
+        """Shorten the chain of a disk that outlives machines; a machine that has it goes on with
+        the old one."""
+        now = self._store.heads.read(disk).now
+        if now.durable:
+            async with self.shortened(Disks(now.layers)) as disks:
+                if disks.root != now.layers:
+                    use = asyncio.to_thread(use_for_disk, self._store, disk, now.layers, disks.root)
+                    await to_the_end(use)

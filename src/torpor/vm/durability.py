@@ -5,6 +5,8 @@ import contextlib
 import functools
 
 from torpor.vm.chains import Chains
+from torpor.vm.manifest import Disks, Manifest
+from torpor.vm.settling import settle_with
 from torpor.vm.stoppable import to_the_end
 from torpor.vm.store import Store
 
@@ -60,8 +62,12 @@ class Durability:
     async def make(self, snapshot: str) -> None:
         """Make a snapshot durable now. Raises :exc:`SnapshotError` or OSError."""
         found = self._store.manifest(snapshot)
-        async with self._chains.shortened(found, found.disk) as disk:
-            await to_the_end(asyncio.to_thread(self._store.make_durable, snapshot, disk))
+        async with self._chains.shortened(found.first) as disks:
+            await to_the_end(asyncio.to_thread(self._make, found, disks))
+
+    def _make(self, found: Manifest, disks: Disks) -> None:
+        sums = self._store.make_durable(found.id, disks)
+        settle_with(self._store, found, sums)
 
     async def _soon(self, snapshot: str, hurry: asyncio.Event) -> None:
         with contextlib.suppress(TimeoutError):

@@ -122,8 +122,8 @@ def erase(
 
 def _all_objects(store: Store, found: Manifest) -> list[str]:
     """Return the store paths of all that holds content of a snapshot: what it needs now, and the
-    layers of its first chain that are still there."""
-    names = dict.fromkeys([*reachable(found, store.disk(found)), *reachable(found, found.disk)])
+    layers of its first chains that are still there."""
+    names = dict.fromkeys([*reachable(found, store.disks(found)), *reachable(found, found.first)])
     return [name for name in names if (store.root / name).exists()]
 
 
@@ -133,7 +133,7 @@ def _brought(store: Store, found: Manifest) -> set[str]:
     names = set(found.sizes)
     if found.memory is not None and not found.memory.delta:
         names.add(f"bases/{found.memory.base}.mem")
-    merged = set(store.disk(found)) - set(found.disk)
+    merged = set(store.disks(found).layers()) - set(found.first.layers())
     return names | {f"layers/{layer.file_name}" for layer in merged}
 
 
@@ -142,14 +142,24 @@ def _sharers(store: Store, found: Manifest, used: set[str]) -> Iterator[tuple[st
     for name in used:
         yield name, "a machine that runs needs it"
     users: dict[str, list[str]] = {}
+    # What cannot be read may need all of it.
+    first, now = reachable(found, found.first), reachable(found, store.disks(found))
+    everything = list(dict.fromkeys([*first, *now]))
+    for disk in store.heads.ids():
+        try:
+            reached = list(store.heads.read(disk).uses())
+        except SnapshotError:
+            reached = everything
+        for name in dict.fromkeys(reached):
+            users.setdefault(name, []).append(f"disk {disk}")
     for other in store.ids():
         if other == found.id:
             continue
         try:
             manifest = store.manifest(other)
-            reached = list(reachable(manifest, store.disk(manifest)))
+            reached = list(reachable(manifest, store.disks(manifest)))
         except (SnapshotError, OSError):
-            reached = list(reachable(found, (*found.disk, *store.disk(found))))
+            reached = everything
         for name in reached:
             users.setdefault(name, []).append(other)
     for name, others in users.items():

@@ -170,7 +170,7 @@ class _Source:
         with contextlib.ExitStack() as stack:
             fds: list[int] = []
             files: list[File] = []
-            needed = list(store.files(found, sums.disk))
+            needed = list(store.files(found, sums.now))
             total, done = stored_bytes(path for _, path in needed), 0
             for name, path in needed:
                 if name == MANIFEST:

@@ -20,14 +20,15 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from torpor.vm.base import BLOCK
 from torpor.vm.errors import SnapshotError
-from torpor.vm.manifest import Manifest
+from torpor.vm.manifest import VERSION, WITH_DISKS, Manifest
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd
 else:
     from backports import zstd as zstd
 
-VERSION = 1
+VERSIONS = VERSION, WITH_DISKS
+"""The version of the file is that of the manifest in it."""
 BLOCKS = 64
 """Blocks in a piece at most: 4 MiB."""
 MOST_INDEX = 1 << 20
@@ -164,7 +165,7 @@ def write_beginning(index: Index) -> bytes:
             state="Nothing was written.",
         )
     return (
-        _sealed(_HEADER.pack(_MAGIC, VERSION, BLOCK, len(text)))
+        _sealed(_HEADER.pack(_MAGIC, index.manifest.version, BLOCK, len(text)))
         + text
         + hashlib.sha256(text).digest()
     )
@@ -177,9 +178,10 @@ def read_beginning(source: BinaryIO) -> tuple[Index, bytes]:
     if magic != _MAGIC:
         raise wrong("it does not begin as one")
     _unsealed(head, "its header")
-    if version != VERSION:
+    if version not in VERSIONS:
         raise SnapshotError(
-            f"The file has version {version}; this Torpor reads version {VERSION}.",
+            f"The file has version {version}; this Torpor reads version"
+            f" {' and '.join(map(str, VERSIONS))}.",
             state="Nothing was added to the store.",
             todo="Import it with the Torpor that wrote it, or with a newer one.",
         )
@@ -190,11 +192,12 @@ def read_beginning(source: BinaryIO) -> tuple[Index, bytes]:
     if hashlib.sha256(text).digest() != digest:
         raise wrong("its index is damaged")
     try:
-        return TypeAdapter(Index).validate_json(text), head + text + digest
+        index = TypeAdapter(Index).validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the index"
         raise wrong(f"{where}: {first['msg']}") from None
+    return index, head + text + digest
 
 
 # Pieces

@@ -19,7 +19,7 @@ from typing import Any
 from torpor.vm.disk import Layer
 from torpor.vm.errors import VmError
 from torpor.vm.image_tools import Bench
-from torpor.vm.manifest import Manifest, Sums
+from torpor.vm.manifest import Disks, Sums
 from torpor.vm.qcow2 import check_header
 from torpor.vm.sizes import stored_bytes
 from torpor.vm.store import Store, fsync
@@ -54,9 +54,9 @@ def mergeable(sizes: Sequence[int]) -> int:
 
 
 async def shorten(
-    store: Store, found: Manifest, disk: tuple[Layer, ...], name: str, *, jailed: bool
+    store: Store, disk: tuple[Layer, ...], name: str, *, jailed: bool
 ) -> tuple[Layer, ...]:
-    """Return a snapshot's chain ``disk``, with its top layers merged if it has become deep.
+    """Return the chain ``disk`` with its top layers merged, if it has become deep.
 
     The merged layer, if there is one, is the layer ``name`` of the store; the caller has pinned it.
     Raises :exc:`VmError` and OSError.
@@ -75,22 +75,20 @@ async def shorten(
     return (*disk[:-count], merged)
 
 
-def use_chain(store: Store, snapshot: str, disk: tuple[Layer, ...]) -> None:
-    """Let a durable snapshot use another chain from now on, which must read the same. Blocks.
+def use_chains(store: Store, snapshot: str, disks: Disks) -> None:
+    """Let a durable snapshot use other chains from now on, which must read the same. Blocks.
 
     The sums of the old layers stay, for a thaw that has begun with them. Raises
     :exc:`SnapshotError` and OSError; the snapshot is then as it was.
     """
     found, old = store.durable_parts(snapshot)
     sums = dict(old.files)
-    for name, file in store.files(found, disk):
+    for name, file in store.files(found, disks):
         if name in sums:
             continue
-        with open(file, "rb", buffering=0) as opened:
-            os.fsync(opened.fileno())
-            sums[name] = store.digests.of(opened.fileno())
+        sums[name] = store.forced(file)
     fsync(store.root / "layers")
-    store.write_sums(snapshot, Sums(sums, disk))
+    store.write_sums(snapshot, Sums(sums, disks.root, disks.slots))
 
 
 async def merge(layers: Sequence[Path], target: Path, *, jailed: bool = False) -> None:

@@ -83,10 +83,11 @@ async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
         async with agent.channel.quiet(QUIESCE_LIMIT_MS / 1000):
             clock.mark("quiesce")
             async with _undone(machine, partial(_resume, machine, agent)):
-                # 1. The guest syncs its disk and freezes the user's processes.
+                # 1. The guest syncs its disks and freezes the user's processes.
                 synced = await agent.quiesce(QUIESCE_LIMIT_MS)
                 # 2. What QEMU has written and the host not: the stop flushes, and is to be short.
-                await asyncio.to_thread(fsync, new.top_file)
+                for file in new.top_files.values():
+                    await asyncio.to_thread(fsync, file)
                 clock.mark("window")
                 # 3. The vCPUs stop.
                 await qmp.stop()
@@ -95,7 +96,7 @@ async def freeze(machine: Machine, store: Store, wanted: Wanted) -> Frozen:
                     await new.save_devices()
                     # 5. The pages that the guest has written.
                     await new.save_memory()
-                    # 6. The top layer becomes part of the snapshot, unless nothing is in it.
+                    # 6. The top layers become part of the snapshot, unless nothing is in them.
                     if wanted.then == "stop":
                         clock.mark("commit")
                         made = await new.commit_and_end()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torpor.vm.jail import Jail
-from torpor.vm.launch import Parts, launch
+from torpor.vm.launch import DriveParts, Parts, launch
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import MachineRecord, write_record
 from torpor.vm.new_snapshot import new_id
@@ -81,8 +81,7 @@ async def loaded_full(
             record.shape,
             record.accelerator,
             None,
-            tuple((layer, store.layer(layer)) for layer in record.layers),
-            (record.top, saved.top),
+            (DriveParts(record.drives[0], tuple(map(store.layer, record.layers)), saved.top),),
             store.layer(record.tools),
             None,
         )

@@ -28,6 +28,7 @@ from torpor.vm.freeze import Frozen, freeze
 from torpor.vm.home import home_id, take_lock
 from torpor.vm.hooks import HookLimits
 from torpor.vm.jail import Jail, end_all, pick_uid
+from torpor.vm.lasting import LastingDisks
 from torpor.vm.launch import Boot
 from torpor.vm.leftovers import Leftovers
 from torpor.vm.machine import Machine
@@ -60,6 +61,7 @@ class Host:
         self._lock = lock
         self._starting: set[int] = set()
         self.chains = Chains(site.store, jailed=site.jail.namespaces)
+        self.disks = LastingDisks(site.store, self.chains, self.machines, self.collect)
         self._durability = Durability(site.store, self.chains)
         self._aftermath = Aftermath(site, kernels, keep_disks, self._durability.begin)
 
@@ -135,20 +137,24 @@ class Host:
         kernel: Boot,
         identity: Identity | None = None,
         labels: Mapping[str, str] | None = None,
+        disk: str | None = None,
     ) -> Machine:
-        """Start a new machine from a snapshot's files alone, whatever made it."""
+        """Start a new machine from a snapshot's files alone, whatever made it. ``labels`` and
+        ``disk`` are as of :meth:`thaw`."""
         found = await asyncio.to_thread(self.store.verify, snapshot)
         wanted = BootWanted(
             found.shape,
-            self.store.disk(found),
+            self.store.disks(found),
             found.tools,
             found.guest,
             kernel,
             snapshot=snapshot,
             generation=found.generation,
             labels=labels or {},
+            disk=disk,
         )
-        return await self.boot(wanted, identity)
+        with self.disks.given(disk):
+            return await self._started(await self.boot(wanted, identity))
 
     async def thaw(
         self,
@@ -158,21 +164,31 @@ class Host:
         event: ThawEvent | None = None,
         hooks: HookLimits | None = None,
         labels: Mapping[str, str] | None = None,
+        disk: str | None = None,
     ) -> Machine:
         """Start a machine from a snapshot, as it was, or as somebody else with ``identity``.
 
         ``event`` is what its hooks are told, ``hooks`` how long they may take. ``labels`` say whose
         machine it is; they are kept with it as long as it runs, over restarts of the program.
-        Raises :exc:`VmError`, and leaves nothing behind then.
+        ``disk`` is the disk that outlives it and that it is to have: one machine at a time has one
+        (:func:`torpor.vm.disks.attach`). Raises :exc:`VmError`, and leaves nothing behind then.
         """
         if (
             self._durability.under_way(snapshot)
-            and len(self.store.manifest(snapshot).disk) > DEEPEST
+            and self.store.manifest(snapshot).first.depth > DEEPEST
         ):
             await self.durable(snapshot)
-        with self._uid() as uid, self._cleaned():
-            machine = await thaw(self._site, snapshot, identity, uid, event, hooks, labels)
-            return self._enter(machine)
+        with self.disks.given(disk), self._uid() as uid, self._cleaned():
+            machine = await thaw(self._site, snapshot, identity, uid, event, hooks, labels, disk)
+            return await self._started(self._enter(machine))
+
+    async def _started(self, machine: Machine) -> Machine:
+        try:
+            await self.disks.note_start(machine)
+        except BaseException:
+            await asyncio.shield(self.end(machine))
+            raise
+        return machine
 
     async def freeze(self, machine: Machine, wanted: Wanted) -> Frozen:
         """Make a snapshot; it becomes durable in the background, see :meth:`durable`.
@@ -182,6 +198,8 @@ class Host:
         frozen = await freeze(machine, self.store, wanted)
         if wanted.then == "stop":
             await machine.remove()
+        else:
+            await self.disks.note_snapshot(frozen.manifest)
         self._durability.begin(frozen.manifest.id)
         return frozen
 
@@ -241,7 +259,8 @@ class Host:
         return self.store.collect(self.used())
 
     def used(self) -> list[str]:
-        """Return the store paths that machines need."""
+        """Return the store paths that machines need. (The store knows what disks that outlive
+        machines do.)"""
         return [name for record in self._records() for name in record.uses()]
 
     # Machines
@@ -324,6 +343,7 @@ class Host:
                 ):  # it is as it was, and is told at a thaw
                     await asyncio.to_thread(self.store.verify, snapshot)
                     await self._durability.make(snapshot)
+        await self.disks.settle()
 
 
 @dataclass(frozen=True)

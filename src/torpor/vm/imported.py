@@ -9,8 +9,16 @@ from torpor.vm.base import BLOCK
 from torpor.vm.canonical import canonical
 from torpor.vm.disk import Layer
 from torpor.vm.errors import SnapshotError
-from torpor.vm.exported import File, Index, wrong
-from torpor.vm.manifest import DELTA, DEVICES, MANIFEST, VERSION, Manifest, Sums, file_names
+from torpor.vm.exported import VERSIONS, File, Index, wrong
+from torpor.vm.manifest import (
+    DELTA,
+    DEVICES,
+    MANIFEST,
+    Manifest,
+    Sums,
+    file_names,
+    version_with,
+)
 from torpor.vm.shape import MIB
 
 MOST_LAYERS = 64
@@ -28,9 +36,10 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 def check_index(index: Index) -> None:
     """Raise :exc:`SnapshotError` unless an index names what its snapshot needs, and no more."""
     found = index.manifest
-    if found.version != VERSION:
+    if found.version not in VERSIONS:
         raise SnapshotError(
-            f"The snapshot has version {found.version}; this Torpor reads version {VERSION}.",
+            f"The snapshot has version {found.version}; this Torpor reads version"
+            f" {' and '.join(map(str, VERSIONS))}.",
             state="Nothing was added to the store.",
             todo="Import it with the Torpor that wrote it, or with a newer one.",
         )
@@ -41,12 +50,12 @@ def check_index(index: Index) -> None:
 def _faults(index: Index) -> Iterator[str]:
     found, files = index.manifest, index.files
     yield from _faults_of_manifest(found)
-    names = [name for name in file_names(found, found.disk) if name != MANIFEST]
+    names = [name for name in file_names(found, found.first) if name != MANIFEST]
     if [file.name for file in files] != names:
         yield "its files are not those that its snapshot needs"
     if not all(_DIGEST.fullmatch(file.sha256) for file in files):
         yield "a digest in its index is none"
-    sums = Sums({file.name: file.sha256 for file in files}, found.disk)
+    sums = Sums({file.name: file.sha256 for file in files}, found.disk, found.disks)
     if canonical(found, sums)[0] != found:
         yield "its files are not called by their digests"
     sizes = {file.name: file for file in files}
@@ -59,17 +68,11 @@ def _faults(index: Index) -> Iterator[str]:
 def _faults_of_manifest(found: Manifest) -> Iterator[str]:
     if not 1 <= found.shape.vcpus <= 255 or not 1 <= found.shape.memory_mib <= 1 << 20:
         yield "its machine has an impossible size"
-    layers = (*found.disk, found.tools)
-    if not 1 <= len(found.disk) <= MOST_LAYERS:
-        yield f"its disk has {len(found.disk)} layers"
-    elif [layer.format for layer in layers] != ["raw", *["qcow2"] * (len(layers) - 2), "raw"]:
-        yield "its layers have odd formats"
-    if not all(0 < layer.size <= MOST_DISK and layer.size % 512 == 0 for layer in layers):
-        yield "its disk has an impossible size"
+    yield from _faults_of_disks(found)
     texts = [
         found.id, found.created_at, found.parent or "", found.accelerator, found.cpu,
         found.guest.kernel, found.guest.tools, found.guest_boot_id, *found.labels,
-        *found.labels.values(),
+        *found.labels.values(), *(each.disk or "" for each in found.disks),
     ]  # fmt: skip
     numbers = [found.generation, found.stored_bytes, found.allocated_bytes, *found.qemu_version]
     if not all(0 <= number < MOST_NUMBER for number in (*numbers, *found.sizes.values())):
@@ -85,10 +88,28 @@ def _faults_of_manifest(found: Manifest) -> Iterator[str]:
         yield "its time is none"
 
 
+def _faults_of_disks(found: Manifest) -> Iterator[str]:
+    for chain in found.first.chains():
+        if not 1 <= len(chain) <= MOST_LAYERS:
+            yield f"its disk has {len(chain)} layers"
+        elif [layer.format for layer in chain] != ["raw", *["qcow2"] * (len(chain) - 1)]:
+            yield "its layers have odd formats"
+    if found.tools.format != "raw":
+        yield "its layers have odd formats"
+    layers = (*found.first.layers(), found.tools)
+    if not all(0 < layer.size <= MOST_DISK and layer.size % 512 == 0 for layer in layers):
+        yield "its disk has an impossible size"
+    slots = [each.slot for each in found.disks]
+    if len(set(slots)) != len(slots):
+        yield "two of its disks are in one place"
+    if found.version != version_with(found.disks):
+        yield "its version does not go with its disks"
+
+
 def _faults_of_file(file: File, found: Manifest) -> Iterator[str]:
     memory = found.shape.memory_bytes
     layers: dict[str, Layer] = {
-        f"layers/{layer.file_name}": layer for layer in (*found.disk, found.tools)
+        f"layers/{layer.file_name}": layer for layer in (*found.first.layers(), found.tools)
     }
     if file.name == DEVICES:
         fits = 0 < file.size <= MOST_DEVICES
@@ -113,10 +134,12 @@ def renamed(index: Index, name: str | None) -> Index:
 
 
 def without_marks(found: Manifest) -> Manifest:
-    """Return a manifest without the labels of a server's own."""
+    """Return a manifest without the labels of a server's own, and without the ids of disks: what
+    comes with it is a copy, and no disk of this host is to take it for its own content."""
     labels = {
         name: value
         for name, value in found.labels.items()
         if name == WHOSE or not name.startswith(MARKS)
     }
-    return replace(found, labels=labels)
+    disks = tuple(replace(each, disk=None) for each in found.disks)
+    return replace(found, labels=labels, disks=disks)

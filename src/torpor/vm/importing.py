@@ -320,7 +320,7 @@ class _Arrival:
     def verify(self, report: Report) -> None:
         """Check what was written: digests, and what layers and the delta say of themselves."""
         found = self._index.manifest
-        layers = {f"layers/{layer.file_name}": layer for layer in found.disk}
+        layers = {f"layers/{layer.file_name}": layer for layer in found.first.layers()}
         done = 0
         for number in self._own:
             self._check()

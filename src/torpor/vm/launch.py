@@ -15,12 +15,19 @@ from typing import Any
 
 from torpor.vm.accelerator import Accelerator
 from torpor.vm.cgroups import Group, make_group
-from torpor.vm.disk import Layer
 from torpor.vm.errors import LaunchError
 from torpor.vm.jail import Jail
 from torpor.vm.limits import Limits, limits_for
+from torpor.vm.manifest import Drive
 from torpor.vm.processes import ProcessId, identify
-from torpor.vm.qemu import TOP_MODES, Descriptors, Kernel, command_line, maps_read_only
+from torpor.vm.qemu import (
+    TOP_MODES,
+    Descriptors,
+    DriveFiles,
+    Kernel,
+    command_line,
+    maps_read_only,
+)
 from torpor.vm.qmp import listen_unix
 from torpor.vm.said import Said
 from torpor.vm.seccomp import filter_file
@@ -46,15 +53,24 @@ class Boot:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a machine is put together from. ``memory`` is a descriptor of its base, if any."""
+    """What a machine is put together from. ``memory`` is a descriptor of its base, if any; the
+    first of ``drives`` is the root disk."""
 
     shape: Shape
     accelerator: Accelerator
     memory: int | None
-    layers: tuple[tuple[Layer, Path], ...]
-    top: tuple[Layer, Path]
+    drives: tuple["DriveParts", ...]
     tools: Path
     boot: Boot | None
+
+
+@dataclass(frozen=True)
+class DriveParts:
+    """A disk, and where the files of its layers are, bottom first."""
+
+    drive: Drive
+    layers: tuple[Path, ...]
+    top: Path
 
 
 @dataclass(frozen=True)
@@ -86,8 +102,13 @@ async def launch(directory: Path, name: str, parts: Parts, jail: Jail, uid: int)
             monitor=sockets[0].fileno(),
             agent=sockets[1].fileno(),
             console=sockets[2].fileno(),
-            layers=tuple(opened(path) for _, path in parts.layers),
-            top=(opened(parts.top[1], TOP_MODES[0]), opened(parts.top[1], TOP_MODES[1])),
+            drives=tuple(
+                DriveFiles(
+                    tuple(opened(path) for path in each.layers),
+                    (opened(each.top, TOP_MODES[0]), opened(each.top, TOP_MODES[1])),
+                )
+                for each in parts.drives
+            ),
             tools=opened(parts.tools),
         )
         kernel = None
@@ -95,10 +116,8 @@ async def launch(directory: Path, name: str, parts: Parts, jail: Jail, uid: int)
             kernel = Kernel(
                 opened(parts.boot.kernel), opened(parts.boot.initramfs), parts.boot.arguments
             )
-        layers = tuple(layer for layer, _ in parts.layers)
-        line = command_line(
-            name, parts.shape, parts.accelerator, layers, parts.top[0], descriptors, kernel
-        )
+        drives = tuple(each.drive for each in parts.drives)
+        line = command_line(name, parts.shape, parts.accelerator, drives, descriptors, kernel)
         inherited = descriptors.all() + ((kernel.image, kernel.initramfs) if kernel else ())
         # QEMU opens it by its descriptor's name, which asks for the right to write to it. The
         # directory lets nobody else in.
@@ -110,7 +129,8 @@ async def launch(directory: Path, name: str, parts: Parts, jail: Jail, uid: int)
         said.open()
         stack.callback(said.close)
         sealed = parts.boot is not None or not maps_read_only(parts.accelerator.qemu_version)
-        limits = limits_for(parts.shape, parts.accelerator, parts.top[0].size, sealed=sealed)
+        largest = max(drive.top.size for drive in drives)
+        limits = limits_for(parts.shape, parts.accelerator, largest, sealed=sealed)
         group = make_group(jail.groups, name, limits) if jail.groups is not None else None
         kvm = parts.accelerator.name == "kvm"
         try:

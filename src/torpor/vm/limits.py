@@ -21,6 +21,9 @@ MORE_PROCESSES = 32
 """bubblewrap's process, QEMU's main loop, its RCU thread and a few more."""
 DESCRIPTORS = 1024
 """A layer of the disk takes two, all else about 40; a machine gets a layer with each checkpoint."""
+CHAIN, CACHE = 16, 32 * MIB
+"""Layers of a disk that QEMU keeps tables of at most (:data:`torpor.vm.host.DEEPEST`), and the
+bytes that it keeps of each one's at most (``block/qcow2.h``)."""
 LAYER_OVERHEAD = 64 * MIB
 """Bytes that the tables of a qcow2 layer take at most, whatever is in it; see also
 :func:`limits_for`."""
@@ -59,7 +62,7 @@ class Limits:
 
 
 def limits_for(shape: Shape, accelerator: Accelerator, disk: int, *, sealed: bool) -> Limits:
-    """Return the limits of a machine with a disk of ``disk`` virtual bytes.
+    """Return the limits of a machine whose largest disk has ``disk`` virtual bytes.
 
     Where its memory maps a ``sealed`` copy (before QEMU 8.2 any base, and in a cold boot always),
     the first machine that touches a hole of it pays for the page that fills it, and for its own
@@ -68,7 +71,11 @@ def limits_for(shape: Shape, accelerator: Accelerator, disk: int, *, sealed: boo
     times = 2 if sealed else 1
     translated = TRANSLATED_MIB * MIB if accelerator.name == "tcg" else 0
     return Limits(
-        memory=times * shape.memory_bytes + translated + OVERHEAD,
+        # Tables are 1/8192 of what they are for.
+        memory=times * shape.memory_bytes
+        + translated
+        + OVERHEAD
+        + CHAIN * min(CACHE, disk // 8192),
         cpus=shape.vcpus + MORE_CPUS,
         processes=shape.vcpus + WORKERS + MORE_PROCESSES,
         descriptors=DESCRIPTORS,

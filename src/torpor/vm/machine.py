@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from torpor.vm.errors import (
 from torpor.vm.holding import Holding
 from torpor.vm.launch import MONITOR, Launched
 from torpor.vm.machine_process import MachineProcess
-from torpor.vm.manifest import MachineRecord, write_record
+from torpor.vm.manifest import Drive, MachineRecord, write_record
 from torpor.vm.qmp import Qmp, QmpError, connect_unix
 from torpor.vm.releasing import Release
 from torpor.vm.statistics import GUEST_LIMIT, Statistics, take_statistics
@@ -70,6 +70,8 @@ class Machine:
         """How long its thaw took; None if it was booted or adopted."""
         self.agent_kept: str | None = None
         """Why the agent of its snapshot could not be replaced by a newer one, or None."""
+        self.not_mounted: str | None = None
+        """Why a disk in a slot could not be mounted when it was started, or None."""
         self._qmp: Qmp | None = None
         self._agent: GuestAgent | None = None
         self._ending = False
@@ -214,7 +216,7 @@ class Machine:
         :exc:`QmpError`."""
         if not self._up.is_set():
             await self.holding.unless_held(self._up.wait())
-        top = self.directory / self.record.top.file_name
+        top = self.top_file(self.record.drives[0])
         try:
             return await take_statistics(self.pid, top, self.qmp, self._agent, guest_limit)
         except (QmpError, FileNotFoundError, ProcessLookupError) as error:
@@ -227,13 +229,18 @@ class Machine:
         self.record = replace(self.record, **changes)
         write_record(self.directory, self.record)
 
-    def promote_top(self, new: Layer) -> None:
-        """Note that ``new`` is the writable layer now, over the one that was.
+    def promote(self, tops: Mapping[str, Layer]) -> None:
+        """Note that ``tops``, by slot, are the writable layers now, over those that were.
 
-        That one's file stays in the directory until the store's is one that QEMU has never had
-        open (:mod:`torpor.vm.detach`).
+        Their files stay in the directory until the store's are ones that QEMU has never had open
+        (:mod:`torpor.vm.detach`).
         """
-        self.update(layers=(*self.record.layers, self.record.top), top=new)
+        self.record = self.record.with_tops(tops)
+        write_record(self.directory, self.record)
+
+    def top_file(self, drive: Drive) -> Path:
+        """Return the file of the layer on top of one of its disks."""
+        return self.directory / drive.top.file_name
 
     # Doing one thing at a time
 

@@ -16,13 +16,16 @@ from torpor.vm.accelerator import host_boot_id
 from torpor.vm.delta import write_delta
 from torpor.vm.detach import detach_file, detach_layer
 from torpor.vm.disk import Layer, create_layer, is_empty_layer
+from torpor.vm.disks import new_top
 from torpor.vm.errors import FreezeError
+from torpor.vm.heads import Move
 from torpor.vm.hooks import HookLimits
 from torpor.vm.machine import Machine
-from torpor.vm.manifest import DELTA, DEVICES, MachineRecord, Manifest, Memory
+from torpor.vm.manifest import DELTA, DEVICES, Disks, MachineRecord, Manifest, Memory
 from torpor.vm.pages import PAGE, Mapping, find_mapping, written_runs
 from torpor.vm.qemu import TOP_MODES
 from torpor.vm.sizes import stored_bytes
+from torpor.vm.stoppable import to_the_end
 from torpor.vm.store import Store
 
 SMALL_DELTA = 256 << 20
@@ -79,15 +82,17 @@ class NewSnapshot:
         self._partial = partial
         self._record = machine.record
         self._base = self._record.base
-        self._next_top: Layer | None = None
-        self.top_file = machine.directory / self._record.top.file_name
+        self._next: dict[str, Layer] = {}
+        self._tops = {drive.slot: drive.top for drive in self._record.drives}
+        self.top_files = {drive.slot: machine.top_file(drive) for drive in self._record.drives}
+        self._written: dict[str, Layer] = {}
+        """The layers on top, by slot, that become part of the snapshot."""
         self._objects: dict[str, Path] = {}
-        self._disk: tuple[Layer, ...] = ()
         self._devices = 0
 
     async def prepare(self) -> None:
-        """Do what needs no stopped machine: choose memory's form, copy the old base, make a
-        layer."""
+        """Do what needs no stopped machine: choose memory's form, copy the old base, make
+        layers."""
         if self._memory == "auto":
             self._memory = await asyncio.to_thread(self._cheaper_memory)
         if self._memory == "delta" and self._base is None:
@@ -96,10 +101,11 @@ class NewSnapshot:
             self._base = new_id()
             await asyncio.to_thread(self._start_base)
         if self._wanted.then == "run":
-            self._next_top = Layer(secrets.token_hex(8), "qcow2", self._record.top.size)
-            await create_layer(self._next_file(), self._next_top.size)
-            with self._opened(self._next_file(), *TOP_MODES) as fds:
-                await self._machine.qmp.add_layer(self._next_top, *fds)
+            for slot, top in self._tops.items():
+                new = self._next[slot] = new_top(slot, top.size)
+                await create_layer(self._next_file(slot), new.size)
+                with self._opened(self._next_file(slot), *TOP_MODES) as fds:
+                    await self._machine.qmp.add_layer(new, *fds)
         if self._memory != "none":
             with self._opened(self._partial / DEVICES, os.O_WRONLY | os.O_CREAT) as fds:
                 self._devices = await self._machine.qmp.add_fd(self._wanted.id, *fds)
@@ -127,24 +133,23 @@ class NewSnapshot:
             base.copy_base(self._store.base(self._record.base), file)
         self._objects[f"bases/{self._base}.mem"] = file
 
-    def _next_file(self) -> Path:
-        assert self._next_top is not None
-        return self._machine.directory / self._next_top.file_name
+    def _next_file(self, slot: str) -> Path:
+        return self._machine.directory / self._next[slot].file_name
 
     async def settle(self) -> None:
         """Take back what the machine, which runs on, was given and no longer needs.
 
-        That a layer came over its old top ends its right to write to the old one.
+        That a layer came over an old top ends its right to write to the old one.
         """
         qmp = self._machine.qmp
         await qmp.release(self._wanted.id)
-        if self._next_top is None:
-            return
-        if self._machine.record.top == self._next_top:
-            await qmp.release(self._record.top.id)
-        else:
-            await qmp.drop_layer(self._next_top)
-            self._next_file().unlink(missing_ok=True)
+        now = {drive.top for drive in self._machine.record.drives}
+        for slot, new in self._next.items():
+            if new in now:
+                await qmp.release(self._tops[slot].id)
+            else:
+                await qmp.drop_layer(new)
+                self._next_file(slot).unlink(missing_ok=True)
 
     async def save_devices(self) -> None:
         """Write the state of devices and CPUs."""
@@ -165,36 +170,42 @@ class NewSnapshot:
             base.write_into_base(self._partial / "memory.base", mapping, runs)
 
     async def change_layers(self) -> None:
-        """Put a new layer over the top one, which thereby never changes again."""
-        assert self._next_top is not None
-        if await self.find_top():
+        """Put a new layer over the top one of each disk that was written, which thereby never
+        changes again."""
+        await self._find_written()
+        if not self._written:
             return
-        kept = self._store.put(self.top_file, f"layers/{self._record.top.file_name}")
-        await self._machine.qmp.put_layer(self._next_top, self._record.top)
-        self._machine.promote_top(self._next_top)
-        self.top_file = kept
+        kept = {
+            slot: self._store.put(self.top_files[slot], f"layers/{top.file_name}")
+            for slot, top in self._written.items()
+        }
+        new = {slot: self._next[slot] for slot in self._written}
+        await self._machine.qmp.put_layers([(new[slot], self._tops[slot]) for slot in new])
+        self._machine.promote(new)
+        self.top_files |= kept
 
     async def detach(self) -> None:
         """Make what the machine, which runs on, could still write into files that it cannot."""
         if self._memory != "none":
             await asyncio.to_thread(detach_file, self._partial / DEVICES)
-        for layer in self._machine.record.layers:
-            written = self._machine.directory / layer.file_name
-            if written.exists():
-                await asyncio.to_thread(detach_layer, self._store, layer)
-                written.unlink()
+        for drive in self._machine.record.drives:
+            for layer in drive.layers:
+                written = self._machine.directory / layer.file_name
+                if written.exists():
+                    await asyncio.to_thread(detach_layer, self._store, layer)
+                    written.unlink()
 
-    async def find_top(self) -> bool:
-        """Say whether the top layer is empty, and so no part of the snapshot."""
-        top = self._record.top
-        self._disk = (*self._record.layers, top)
-        if await is_empty_layer(self.top_file, top.size):
-            self._disk = self._record.layers
-        return self._disk == self._record.layers
+    async def _find_written(self) -> None:
+        """Find the layers on top that are not empty, and so part of the snapshot."""
+        for slot, top in self._tops.items():
+            if not await is_empty_layer(self.top_files[slot], top.size):
+                self._written[slot] = top
 
     def commit(self) -> Manifest:
         """Make the snapshot visible."""
-        new = self._manifest()
+        return self._commit(self._manifest())
+
+    def _commit(self, new: Manifest) -> Manifest:
         base_file = self._objects.pop(f"bases/{self._base}.mem", None)
         if base_file is not None:
             base_file.chmod(0o444)  # QEMU opens it anew, as another user
@@ -209,15 +220,27 @@ class NewSnapshot:
         whoever finds the machine alone lets it run on.
         """
         self._machine.update(ending=self._wanted.id)
+        moves: list[Move] = []
         try:
-            if not await self.find_top():
-                self._objects[f"layers/{self._record.top.file_name}"] = self.top_file
-            made = self.commit()
+            await self._find_written()
+            for slot, top in self._written.items():
+                self._objects[f"layers/{top.file_name}"] = self.top_files[slot]
+            new = self._manifest()
+            moves = await to_the_end(asyncio.to_thread(self._store.heads.prepare, new))
+            made = self._commit(new)
         except BaseException:
+            for move in moves:
+                move.forget()
             self._machine.update(ending=None)
             raise
-        await asyncio.shield(self._machine.kill())
+        await asyncio.shield(self._end(moves))
         return made
+
+    async def _end(self, moves: list[Move]) -> None:
+        # What disks hold is noted before the machine is gone: it could give it no more then.
+        for move in moves:
+            await asyncio.to_thread(move.done)
+        await self._machine.kill()
 
     def _manifest(self) -> Manifest:
         record = self._record
@@ -227,15 +250,15 @@ class NewSnapshot:
             memory = Memory(self._base, delta=self._memory == "delta")
         own = [file for file in self._partial.iterdir() if file.name != "memory.base"]
         sizes = {file.name: file.stat().st_size for file in own}
-        if record.top in self._disk:
-            own.append(self.top_file)
-            sizes[f"layers/{record.top.file_name}"] = self.top_file.stat().st_size
+        for slot, top in self._written.items():
+            own.append(self.top_files[slot])
+            sizes[f"layers/{top.file_name}"] = self.top_files[slot].stat().st_size
         return describe(
             record,
             self._wanted.id,
             self._wanted.labels,
             memory,
-            self._disk,
+            record.chains(self._written),
             sizes,
             stored_bytes([*own, *self._objects.values()]),
         )
@@ -246,13 +269,13 @@ def describe(
     snapshot: str,
     labels: dict[str, str],
     memory: Memory | None,
-    disk: tuple[Layer, ...],
+    disks: Disks,
     sizes: dict[str, int],
     stored: int,
 ) -> Manifest:
     """Return the manifest of a new snapshot of the machine that has ``record``."""
     return Manifest(
-        version=manifest.VERSION,
+        version=manifest.version_with(disks.slots),
         id=snapshot,
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         parent=record.snapshot,
@@ -265,12 +288,13 @@ def describe(
         guest_boot_id=record.guest_boot_id,
         host_boot_id=host_boot_id(),
         memory=memory,
-        disk=disk,
+        disk=disks.root,
         tools=record.tools,
         sizes=sizes,
         stored_bytes=stored,
-        allocated_bytes=record.shape.memory_bytes + record.top.size,
+        allocated_bytes=record.shape.memory_bytes + sum(each.top.size for each in record.drives),
         labels=labels,
+        disks=disks.slots,
     )
 
 

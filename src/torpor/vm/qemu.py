@@ -5,13 +5,13 @@ import os
 from dataclasses import dataclass
 
 from torpor.vm.accelerator import QEMU, Accelerator
-from torpor.vm.disk import Layer, chain_nodes, node_name, raw_node
+from torpor.vm.disk import chain_nodes, node_name, raw_node
+from torpor.vm.manifest import ROOT, Drive, Slot
 from torpor.vm.shape import MIB, Shape
 
-DISK = "root"
-SLOTS = ("workspace", "spare")
-"""Disks without content: virtio-mmio has no hotplug, so what a machine may get later has its place
-now."""
+SLOTS: tuple[Slot, ...] = ("workspace", "spare")
+"""Places for disks: virtio-mmio has no hotplug, so what a machine may get later has its place
+now. Where there is no disk, there is one of 1 MiB without content."""
 # No PIT: the kernel needs none once it knows the rate of the TSC, and QEMU's timers for it kept an
 # idle machine awake (0.6 % of a core with it, 0.3 % without).
 MACHINE = ",".join((
@@ -19,6 +19,9 @@ MACHINE = ",".join((
     "suppress-vmdesc=on", "memory-backend=ram",
 ))  # fmt: skip
 BOOT_ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t nowatchdog init_on_free=1"
+
+NOTHING = "driver=null-co,read-zeroes=on"
+"""A disk without content."""
 
 TRACED = ("qemu_system_shutdown_request", "vm_state_notify")
 """What QEMU writes to a file of its own: why it ends, for whoever comes later
@@ -31,19 +34,26 @@ writable one, and say nothing (``block/file-posix.c``, ``raw_reconfigure_getfd``
 
 
 @dataclass(frozen=True)
+class DriveFiles:
+    """The open descriptors of one disk. ``top`` is opened in both of :data:`TOP_MODES`."""
+
+    layers: tuple[int, ...]
+    top: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class Descriptors:
     """The open descriptors that QEMU inherits; it works on nothing else.
 
-    ``monitor``, ``agent`` and ``console`` are listening sockets. ``top`` is opened in both of
-    :data:`TOP_MODES`. ``memory`` is the base, or None for memory that comes from nowhere.
+    ``monitor``, ``agent`` and ``console`` are listening sockets. ``drives`` has those of each disk,
+    the root disk's first. ``memory`` is the base, or None for memory that comes from nowhere.
     """
 
     memory: int | None
     monitor: int
     agent: int
     console: int
-    layers: tuple[int, ...]
-    top: tuple[int, int]
+    drives: tuple[DriveFiles, ...]
     tools: int
 
     def all(self) -> tuple[int, ...]:
@@ -53,8 +63,7 @@ class Descriptors:
             self.monitor,
             self.agent,
             self.console,
-            *self.layers,
-            *self.top,
+            *(fd for drive in self.drives for fd in (*drive.layers, *drive.top)),
             self.tools,
         )
 
@@ -72,15 +81,15 @@ def command_line(
     name: str,
     shape: Shape,
     accelerator: Accelerator,
-    layers: tuple[Layer, ...],
-    top: Layer,
+    drives: tuple[Drive, ...],
     descriptors: Descriptors,
     kernel: Kernel | None,
 ) -> list[str]:
     """Return the command line of a machine that boots ``kernel``, or waits for a saved state if
     None.
 
-    ``name`` is an argument of its own, by which the process can be found.
+    ``name`` is an argument of its own, by which the process can be found. The first of ``drives``
+    is the root disk, the others are in slots.
     """
     fdsets: list[str] = []
 
@@ -89,9 +98,12 @@ def command_line(
             fdsets.extend(("-add-fd", f"fd={each},set={fd},opaque={owner}"))
         return fd
 
-    chain = chain_nodes(
-        layers, [fdset(fd) for fd in descriptors.layers], top, fdset(*descriptors.top, owner=top.id)
-    )
+    chains = {}
+    for drive, files in zip(drives, descriptors.drives, strict=True):
+        top = fdset(*files.top, owner=drive.top.id)
+        below = [fdset(fd) for fd in files.layers]
+        chains[drive.slot] = drive.top, chain_nodes(drive.layers, below, drive.top, top)
+    root, chain = chains[ROOT]
     tools = fdset(descriptors.tools)
     # fmt: off
     line = [
@@ -113,15 +125,18 @@ def command_line(
         "-serial", "chardev:console",
         *fdsets,
         *chain,
-        "-device", f"virtio-blk-device,id={DISK},drive={node_name(top)},serial=torpor-root",
+        "-device", f"virtio-blk-device,id={ROOT},drive={node_name(root)},serial=torpor-root",
         "-blockdev", raw_node("tools", tools),
         "-device", "virtio-blk-device,id=tools,drive=tools,serial=torpor-tools",
     ]
     for slot in SLOTS:
-        line += [
-            "-blockdev", f"driver=null-co,node-name={slot},size={MIB},read-zeroes=on",
-            "-device", f"virtio-blk-device,id={slot},drive={slot},serial=torpor-{slot}",
-        ]
+        node: str = slot
+        nodes = ["-blockdev", f"{NOTHING},node-name={slot},size={MIB}"]
+        if slot in chains:
+            disk, nodes = chains[slot]
+            node = node_name(disk)
+        device = f"virtio-blk-device,id={slot},drive={node},serial=torpor-{slot}"
+        line += [*nodes, "-device", device]
     line += [
         "-device", "virtio-serial-device,max_ports=2",
         "-chardev", f"socket,id=agent,fd={descriptors.agent},server=on,wait=off",

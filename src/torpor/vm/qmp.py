@@ -3,11 +3,10 @@ names."""
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,6 @@ class Qmp:
 
     def __init__(self, client: _Client) -> None:
         self._client = client
-        self._fdsets = itertools.count(1000)
         self._migrations: asyncio.Queue[object] = asyncio.Queue(EVENTS_KEPT)
         client.register_listener(EventListener("MIGRATION", self._keep_migration))
 
@@ -170,13 +168,17 @@ class Qmp:
     async def add_fd(self, owner: str, *fds: int) -> int:
         """Hand descriptors over into a new set and return its number, for ``/dev/fdset/<n>``.
 
-        ``owner`` is a word by which :meth:`release` finds them again.
+        ``owner`` is a word by which :meth:`release` finds them again. QEMU chooses the number: a
+        program before this one may have left sets, and in one of theirs QEMU would find our files
+        when it opens theirs again.
         """
-        number = next(self._fdsets)
+        said: dict[str, object] = {}
         for fd in fds:
             self._client.send_fd_scm(fd)
-            await self.execute("add-fd", fdset_id=number, opaque=owner)
-        return number
+            answer = await self.execute("add-fd", opaque=owner, **said)
+            with _understood("add-fd"):
+                said = {"fdset_id": _count(answer["fdset-id"])}
+        return _count(said["fdset_id"])
 
     async def release(self, owner: str) -> None:
         """Make QEMU close the descriptors that ``owner`` was given, but for what it uses of
@@ -262,9 +264,27 @@ class Qmp:
         fdset = await self.add_fd(layer.id, *fds)
         await self.execute("blockdev-add", **layer_node(layer, fdset))
 
-    async def put_layer(self, layer: Layer, over: Layer) -> None:
-        """Put a known layer over the top one of a disk: from now on QEMU writes only to it."""
-        await self.execute("blockdev-snapshot", node=node_name(over), overlay=node_name(layer))
+    async def put_layers(self, layers: Sequence[tuple[Layer, Layer]]) -> None:
+        """Put known layers over the top ones of disks: from now on QEMU writes only to them.
+
+        Each is given with the one that it comes over; all of it is done at one moment, or nothing.
+        """
+        actions = [
+            {
+                "type": "blockdev-snapshot",
+                "data": {"node": node_name(over), "overlay": node_name(layer)},
+            }
+            for layer, over in layers
+        ]
+        await self.execute("transaction", actions=actions)
+
+    async def announce_size(self, top: Layer) -> None:
+        """Have the guest look at how large the disk with this layer on top is.
+
+        It was frozen with another disk in the same place. To resize a node to the size that it has
+        changes nothing but that (``hw/block/virtio-blk.c``, ``virtio_blk_resize``).
+        """
+        await self.execute("block_resize", node_name=node_name(top), size=top.size)
 
     async def drop_layer(self, layer: Layer) -> None:
         """Forget a known layer that is over no disk."""

@@ -14,13 +14,21 @@ from torpor.vm.cgroups import Group, renew_limits
 from torpor.vm.detach import detach_layer
 from torpor.vm.disk import Layer, node_name
 from torpor.vm.endings import Cause, cause_of, explain_end, read_log
-from torpor.vm.errors import HeldError, MachineDiedError, VmError, disk_is_full
+from torpor.vm.errors import (
+    HeldError,
+    HostError,
+    MachineDiedError,
+    VmError,
+    disk_is_full,
+    told,
+)
 from torpor.vm.jail import end_all
 from torpor.vm.launch import TRACE
 from torpor.vm.limits import limits_for
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import RECORD, MachineRecord
 from torpor.vm.qemu import maps_read_only
+from torpor.vm.store import Store
 from torpor.vm.thaw import Site
 
 EXIT_LIMIT = 3.0
@@ -53,6 +61,8 @@ async def recover_machine(
         # Of a home that this one was copied from: the process, if there is one, is that one's.
         return await _discard(site, directory, "it belongs to another home")
     if record.ending is not None and record.ending in site.store.ids():
+        # What disks hold may not have been noted yet.
+        _follow(site.store, record.ending)
         return await _discard(site, directory, f"its snapshot {record.ending} is complete")
     if record.removing:
         return await _discard(site, directory, "it was to be ended")
@@ -92,6 +102,17 @@ async def recover_machine(
     return Recovered(directory.name, "adopted", "its process runs"), machine
 
 
+def _follow(store: Store, snapshot: str) -> None:
+    try:
+        store.heads.follow(store.manifest(snapshot))
+    except OSError as error:
+        raise HostError(
+            f"What the disks of snapshot {snapshot} hold could not be noted: {told(error)}",
+            state="The machine that it was made of is kept.",
+            todo="Make space, then try again." if disk_is_full(error) else "",
+        ) from error
+
+
 @contextlib.contextmanager
 def _left_for_later() -> Iterator[None]:
     """Leave undone what a full disk does not take: the next freeze or the next program does it."""
@@ -104,7 +125,7 @@ def _left_for_later() -> Iterator[None]:
 
 def _renew_limits(group: Group, record: MachineRecord) -> None:
     sealed = record.base is None or not maps_read_only(record.accelerator.qemu_version)
-    limits = limits_for(record.shape, record.accelerator, record.top.size, sealed=sealed)
+    limits = limits_for(record.shape, record.accelerator, record.largest, sealed=sealed)
     with contextlib.suppress(OSError):  # it runs on with those that it has
         renew_limits(group, limits)
 
@@ -132,20 +153,23 @@ async def _succeed(
 
 
 async def _find_top(site: Site, machine: Machine) -> None:
-    """Note the top layer that QEMU really writes to, if a fork was cut off right after its
+    """Note the top layers that QEMU really writes to, if a fork was cut off right after their
     change."""
-    name = await machine.qmp.disk_top("root")
-    for file in machine.directory.glob("*.qcow2"):
-        new = Layer(file.stem, "qcow2", machine.record.top.size)
-        if node_name(new) == name and new != machine.record.top:
-            with _left_for_later():
-                machine.promote_top(new)
-    below = {layer.file_name: layer for layer in machine.record.layers}
+    for drive in machine.record.drives:
+        name = await machine.qmp.disk_top(drive.slot)
+        for file in machine.directory.glob("*.qcow2"):
+            new = Layer(file.stem, "qcow2", drive.top.size)
+            if node_name(new) == name and new != drive.top:
+                with _left_for_later():
+                    machine.promote({drive.slot: new})
+    drives = machine.record.drives
+    below = {layer.file_name: layer for drive in drives for layer in drive.layers}
+    tops = {drive.top.file_name for drive in drives}
     for file in machine.directory.glob("*.qcow2"):
         with _left_for_later():
             if file.name in below:  # the freeze was cut off before it was detached
                 await asyncio.to_thread(detach_layer, site.store, below[file.name])
-            if file.name != machine.record.top.file_name:
+            if file.name not in tops:
                 file.unlink()
 
 

@@ -183,7 +183,7 @@ def standing(store: Store) -> Iterator[Standing]:
             found = store.manifest(snapshot)
             directory = store.directory(snapshot)
             files = [each for each in directory.iterdir() if each.is_file()]
-            files += [store.root / name for name in reachable(found, store.disk(found))]
+            files += [store.root / name for name in reachable(found, store.disks(found))]
             parts = {}
             for file in files:
                 with contextlib.suppress(FileNotFoundError):
@@ -229,8 +229,9 @@ def frees(store: Store) -> dict[str, int]:
 
 
 def held_elsewhere(store: Store, used: Iterable[str]) -> set[tuple[int, int]]:
-    """Return the inodes that stay whatever snapshots go: those that machines use (store paths), and
-    those with hard links outside of the store, as in the cache."""
+    """Return the inodes that stay whatever snapshots go: those that machines use (store paths),
+    those of disks that outlive machines, and those with hard links outside of the store, as in the
+    cache. If what a disk holds cannot be read, it may be any layer."""
     held = set()
     links: Counter[tuple[int, int]] = Counter()
     counts = {}
@@ -240,7 +241,11 @@ def held_elsewhere(store: Store, used: Iterable[str]) -> set[tuple[int, int]]:
             if stat.S_ISREG(status.st_mode):
                 links[status.st_dev, status.st_ino] += 1
                 counts[status.st_dev, status.st_ino] = status.st_nlink
-    for name in used:
+    try:
+        lasting = list(store.heads.uses())
+    except SnapshotError:
+        lasting = [f"layers/{file.name}" for file in (store.root / "layers").iterdir()]
+    for name in (*used, *lasting):
         with contextlib.suppress(FileNotFoundError):
             status = (store.root / name).stat()
             held.add((status.st_dev, status.st_ino))

@@ -3,6 +3,7 @@
     snapshots/<id>/     manifest.json, devices, memory.delta, and sums.json once it is durable
     bases/<id>.mem      memory bases
     layers/<id>.<fmt>   disk layers
+    workspaces/<id>.json  what disks that outlive machines hold (:mod:`torpor.vm.heads`)
 
 Everything is written elsewhere and renamed into place, never changed, and removed when nothing
 reaches it. A snapshot exists when its directory has its final name.
@@ -25,8 +26,18 @@ from torpor.vm import manifest as documents
 from torpor.vm.base import link_or_copy
 from torpor.vm.disk import Layer
 from torpor.vm.errors import SnapshotError
+from torpor.vm.heads import Heads
 from torpor.vm.integrity import Digests, check_boot, damaged, not_durable, unknown, why
-from torpor.vm.manifest import MANIFEST, SUMS, Entry, Manifest, Sums, file_names, reachable
+from torpor.vm.manifest import (
+    MANIFEST,
+    SUMS,
+    Disks,
+    Entry,
+    Manifest,
+    Sums,
+    file_names,
+    reachable,
+)
 from torpor.vm.sizes import unshared_bytes
 
 _PARTIAL, _TRASH = ".partial-", ".trash-"
@@ -49,6 +60,7 @@ class Store:
         self._snapshots = root / "snapshots"
         self._also = also
         self.digests = Digests()
+        self.heads = Heads(root)
         self._building: set[str] = set()
         self._pinned: set[str] = set()
         self._entries: dict[str, Entry] = {}
@@ -215,10 +227,10 @@ class Store:
         shutil.rmtree(partial, ignore_errors=True)
         self._building.discard(partial.name.removeprefix(_PARTIAL))
 
-    def make_durable(self, snapshot: str, disk: tuple[Layer, ...] | None = None) -> Sums:
+    def make_durable(self, snapshot: str, disks: Disks | None = None) -> Sums:
         """Force a snapshot to disk and write its sums. Blocks for as long as the disk takes.
 
-        ``disk`` is a shorter chain that is to take the place of the manifest's. Raises
+        ``disks`` are shorter chains that are to take the place of the manifest's. Raises
         :exc:`SnapshotError` and OSError.
         """
         directory = self._own_directory(snapshot)
@@ -230,22 +242,26 @@ class Store:
         check_boot(found)
         known = self._inherited_sums(found)
         sums: dict[str, str] = {}
-        disk = disk or found.disk
-        for name, file in self.files(found, disk):
+        disks = disks or found.first
+        for name, file in self.files(found, disks):
             if name in known:
                 sums[name] = known[name]
                 continue
             try:
-                with open(file, "rb", buffering=0) as opened:
-                    os.fsync(opened.fileno())
-                    sums[name] = self.digests.of(opened.fileno())
+                sums[name] = self.forced(file)
             except FileNotFoundError as error:
                 raise damaged(snapshot, name, why(error)) from None
-        result = Sums(sums, disk)
+        result = Sums(sums, disks.root, disks.slots)
         for place in ("snapshots", "bases", "layers"):
             fsync(self.root / place)
         self.write_sums(snapshot, result)
         return result
+
+    def forced(self, file: Path) -> str:
+        """Force a file to disk, and return its digest. Blocks; raises OSError."""
+        with open(file, "rb", buffering=0) as opened:
+            os.fsync(opened.fileno())
+            return self.digests.of(opened.fileno())
 
     def write_sums(self, snapshot: str, sums: Sums) -> None:
         """Write the sums of a snapshot all of whose files have been forced to disk. Blocks."""
@@ -278,23 +294,23 @@ class Store:
             raise not_durable(snapshot) from None
         except OSError as error:
             raise damaged(snapshot, SUMS, why(error)) from None
-        lacking = [name for name in file_names(found, sums.disk) if name not in sums.files]
+        lacking = [name for name in file_names(found, sums.now) if name not in sums.files]
         if lacking:
             raise damaged(snapshot, SUMS, f"has no sum of {lacking[0]}")
         return found, sums
 
-    def disk(self, found: Manifest) -> tuple[Layer, ...]:
-        """Return the layers of a snapshot's disk, bottom first, as they are to be used now.
+    def disks(self, found: Manifest) -> Disks:
+        """Return the chains of a snapshot's disks as they are to be used now.
 
         Raises :exc:`SnapshotError`.
         """
-        return self._disk(found, self.directory(found.id))
+        return self._disks(found, self.directory(found.id))
 
-    def _disk(self, found: Manifest, directory: Path) -> tuple[Layer, ...]:
+    def _disks(self, found: Manifest, directory: Path) -> Disks:
         try:
-            return documents.read(Sums, directory / SUMS).disk
+            return documents.read(Sums, directory / SUMS).now
         except FileNotFoundError:
-            return found.disk
+            return found.first
         except OSError as error:
             raise damaged(found.id, SUMS, why(error)) from None
 
@@ -307,37 +323,37 @@ class Store:
         finally:
             self._pinned.discard(name)
 
-    def files(self, found: Manifest, disk: tuple[Layer, ...]) -> Iterator[tuple[str, Path]]:
-        """Yield name and place of each file that a snapshot with this disk needs.
+    def files(self, found: Manifest, disks: Disks) -> Iterator[tuple[str, Path]]:
+        """Yield name and place of each file that a snapshot with these disks needs.
 
         Raises :exc:`SnapshotError` if one is missing.
         """
         directory = self.directory(found.id)
-        for name in file_names(found, disk):
+        for name in file_names(found, disks):
             yield name, self._object(name) if "/" in name else directory / name
 
     # Verifying
 
-    def verify(self, snapshot: str, disk: tuple[Layer, ...] | None = None) -> Manifest:
+    def verify(self, snapshot: str, disks: Disks | None = None) -> Manifest:
         """Check that a snapshot is whole and return its manifest. Raises :exc:`SnapshotError`.
 
-        ``disk`` is the chain that is to be used, if it is not the one of now.
+        ``disks`` are the chains that are to be used, if they are not those of now.
 
         Files that this process has found good before, and whose size, times and inode are the same,
         are not read again.
         """
-        # Read once: a shorter chain may take the place of the disk's meanwhile.
+        # Read once: a shorter chain may take the place of a disk's meanwhile.
         if self.durable(snapshot):
             found, sums = self.durable_parts(snapshot)
-            wanted, disk = sums.files, disk or sums.disk
+            wanted, disks = sums.files, disks or sums.now
         else:
             found = self.manifest(snapshot)
             check_boot(found)
-            wanted, disk = {}, disk or found.disk
+            wanted, disks = {}, disks or found.first
         sizes = dict(found.sizes)
         if found.memory is not None:
             sizes[f"bases/{found.memory.base}.mem"] = found.shape.memory_bytes
-        for name, file in self.files(found, disk):
+        for name, file in self.files(found, disks):
             self.digests.check(snapshot, name, file, wanted.get(name), sizes.get(name))
         return found
 
@@ -359,7 +375,8 @@ class Store:
 
         ``building`` names snapshots that are being put together by others; unfinished ones that are
         not, nor put together through this object, are removed.
-        A snapshot whose manifest cannot be read keeps the store from removing bases and layers.
+        What disks that outlive machines hold is reached too. A snapshot whose manifest cannot be
+        read, or a disk's head, keeps the store from removing bases and layers.
         """
         names: list[str] = []
         freed = 0
@@ -373,11 +390,12 @@ class Store:
                 names.append(entry.name)
                 shutil.rmtree(entry)
         reached = set(used)
-        for snapshot in self.ids():
-            try:
+        try:
+            reached.update(self.heads.uses())
+            for snapshot in self.ids():
                 reached.update(self._reached_by(snapshot))
-            except (SnapshotError, OSError):
-                return Collected(tuple(names), freed)
+        except (SnapshotError, OSError):
+            return Collected(tuple(names), freed)
         for part in ("bases", "layers"):
             for file in (self.root / part).iterdir():
                 name = f"{part}/{file.name}"
@@ -401,7 +419,7 @@ class Store:
             return known[1]
         found = self._read(snapshot, directory)
         self._entries[snapshot] = Entry.of(found)  # asked for next, in a start
-        reached = frozenset(reachable(found, self._disk(found, directory)))
+        reached = frozenset(reachable(found, self._disks(found, directory)))
         if final:
             self._reached[snapshot] = (final, reached)
         return reached

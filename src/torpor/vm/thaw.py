@@ -20,6 +20,7 @@ from torpor.vm.agent import AgentCode, Identity
 from torpor.vm.bases import OpenBases
 from torpor.vm.delta import Delta
 from torpor.vm.disk import Layer, create_layer
+from torpor.vm.disks import Mount, attach, mounts_at_boot, new_top
 from torpor.vm.errors import (
     ChannelLostError,
     LaunchError,
@@ -29,12 +30,15 @@ from torpor.vm.errors import (
 )
 from torpor.vm.hooks import HookCall, HookLimits, HookResult
 from torpor.vm.jail import Jail, end_all
-from torpor.vm.launch import AGENT, CONSOLE, MONITOR, TRACE, Boot, Parts, launch
+from torpor.vm.launch import AGENT, CONSOLE, MONITOR, TRACE, Boot, DriveParts, Parts, launch
 from torpor.vm.leftovers import Leftovers
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import (
     DELTA,
     DEVICES,
+    ROOT,
+    AttachedDisk,
+    Disks,
     GuestVersions,
     MachineRecord,
     Manifest,
@@ -73,11 +77,11 @@ class Site:
 
 @dataclass(frozen=True)
 class BootWanted:
-    """A cold boot: the layers of its disk, bottom first, what boots it, and the seconds that each
-    try may take."""
+    """A cold boot: the chains of its disks, what boots it, and the seconds that each try may take.
+    ``disk`` is the disk that outlives the machine and that it is to have."""
 
     shape: Shape
-    disk: tuple[Layer, ...]
+    disks: Disks
     tools: Layer
     guest: GuestVersions
     boot: Boot
@@ -85,6 +89,7 @@ class BootWanted:
     snapshot: str | None = None
     generation: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
+    disk: str | None = None
 
 
 ThawEvent = Literal["create", "resume", "fork", "rollback"]
@@ -98,28 +103,33 @@ async def thaw(
     event: ThawEvent | None = None,
     hooks: HookLimits | None = None,
     labels: Mapping[str, str] | None = None,
+    disk: str | None = None,
 ) -> Machine:
     """Start a machine from a snapshot with memory; it is ready when this returns.
 
     With ``identity`` it becomes another machine than the one that was frozen. ``event`` is what its
     hooks are told, ``hooks`` how long they may take, ``labels`` what its record says of whose it
-    is. Raises :exc:`SnapshotError`, :exc:`LaunchError`, OSError.
+    is, ``disk`` the disk that outlives it and that it is to have (:func:`torpor.vm.disks.attach`).
+    Raises :exc:`SnapshotError`, :exc:`LaunchError`, OSError.
     """
     moments = [time.monotonic()]
     found = site.store.manifest(snapshot)
     check_thaws_here(found, site.accelerator)
     assert found.memory is not None
-    chain = site.store.disk(found)
-    verified = asyncio.create_task(asyncio.to_thread(site.store.verify, snapshot, chain))
+    chains = site.store.disks(found)
+    verified = asyncio.create_task(asyncio.to_thread(site.store.verify, snapshot, chains))
     base = found.memory.base
     async with _awaited(verified), site.bases.opened(base, site.store.base(base)) as base_fd:
-        disk = site.store.disk(found)
-        record = replace(_record_of(found, disk, site, uid, base_fd), labels=dict(labels or {}))
-        # 1. QEMU, stopped: memory mapped from the base, an empty layer over the disk.
+        disks = site.store.disks(found)
+        attached, mounts = attach(site.store, disks, disk, snapshot)
+        record = replace(
+            _record_of(found, disks.root, attached, site, uid, base_fd), labels=dict(labels or {})
+        )
+        # 1. QEMU, stopped: memory mapped from the base, an empty layer over each disk.
         async with _launched(site, record, base_fd, None) as machine:
             # From its record on, what the machine needs is kept. So it must still have been there.
             site.store.directory(snapshot)
-            await asyncio.to_thread(site.store.keep, list(reachable(found, disk)))
+            await asyncio.to_thread(site.store.keep, list(reachable(found, disks)))
             moments.append(time.monotonic())
             # 2. The pages in which the machine differed from its base.
             mapping = guest_mapping(machine)
@@ -129,21 +139,34 @@ async def thaw(
                 file = site.store.directory(snapshot) / DELTA
                 await asyncio.to_thread(_inject, file, machine, base_fd)
             await verified
-            if disk != chain:  # it was shortened in the background in between
-                await asyncio.to_thread(site.store.verify, snapshot, disk)
+            if disks != chains:  # one was shortened in the background in between
+                await asyncio.to_thread(site.store.verify, snapshot, disks)
+            await asyncio.to_thread(_check_new, site.store, attached, mounts)
             moments.append(time.monotonic())
             # 3. The state of devices and CPUs.
             with open(site.store.directory(snapshot) / DEVICES, "rb", buffering=0) as devices:
                 await machine.qmp.load_devices(devices.fileno(), LOAD_LIMIT)
             # 4. The guest runs; its agent wakes the user's processes when all is right.
             await machine.qmp.cont()
+            for mount in mounts:
+                (new,) = (each for each in attached if each.slot == mount.slot)
+                await machine.qmp.announce_size(new.top)
             moments.append(time.monotonic())
             told = _told(machine, found, event, identity)
             call = HookCall(told, hooks or HookLimits())
-            ran = await _wake(machine, identity, site, WAKE_LIMIT, call)
+            ran = await _wake(machine, identity, site, WAKE_LIMIT, call, mounts)
             moments.append(time.monotonic())
             machine.thawed = ThawTimes.between(moments, ran)
             return machine
+
+
+def _check_new(store: Store, attached: tuple[AttachedDisk, ...], mounts: tuple[Mount, ...]) -> None:
+    """Check the disks that no snapshot answers for. Raises :exc:`SnapshotError`."""
+    new = {mount.slot for mount in mounts}
+    for each in attached:
+        if each.slot in new and each.disk is not None:
+            places = [store.layer(layer) for layer in each.layers]
+            store.heads.check(each.disk, each.layers, places, store.digests)
 
 
 def _told(
@@ -171,8 +194,10 @@ async def _boot_once(
     memory = site.bases.empty(wanted.shape.memory_bytes)
     try:
         status = os.fstat(memory)
+        root = wanted.disks.root
+        attached, mounts = attach(site.store, wanted.disks, wanted.disk, wanted.snapshot)
         record = MachineRecord(
-            version=manifest.VERSION,
+            version=manifest.version_with(attached),
             id=(machine := new_id()),
             name=f"{site.name}{machine}",
             process=None,
@@ -182,18 +207,22 @@ async def _boot_once(
             guest=wanted.guest,
             base=None,
             memory_file=(status.st_dev, status.st_ino),
-            layers=wanted.disk,
-            top=_new_top(wanted.disk),
+            layers=root,
+            top=new_top(ROOT, root[-1].size),
             tools=wanted.tools,
             snapshot=wanted.snapshot,
             generation=wanted.generation,
             guest_boot_id="",
             labels=dict(wanted.labels),
+            disks=attached,
         )
         async with _launched(site, record, memory, wanted.boot) as started:
-            layers = [f"layers/{layer.file_name}" for layer in (*wanted.disk, wanted.tools)]
+            layers = [
+                f"layers/{layer.file_name}" for layer in (*wanted.disks.layers(), wanted.tools)
+            ]
             await asyncio.to_thread(site.store.keep, layers)
-            await _wake(started, identity, site, limit)
+            await asyncio.to_thread(_check_new, site.store, attached, mounts)
+            await _wake(started, identity, site, limit, None, mounts_at_boot(attached, mounts))
             return started
     finally:
         os.close(memory)
@@ -228,7 +257,7 @@ async def _start_again_once(site: Site, machine: Machine, kernel: Boot, limit: f
         for name in (MONITOR, AGENT, CONSOLE, TRACE):
             (machine.directory / name).unlink(missing_ok=True)
         record = machine.record
-        parts = _parts(site, record, machine.directory / record.top.file_name, memory, kernel)
+        parts = _parts(site, record, machine.directory, memory, kernel)
         launching = asyncio.ensure_future(
             launch(machine.directory, record.name, parts, site.jail, record.uid)
         )
@@ -239,7 +268,7 @@ async def _start_again_once(site: Site, machine: Machine, kernel: Boot, limit: f
                 machine.have_process(await launching)  # so that it can be ended
             raise
         await machine.take_process(started)
-        await _wake(machine, None, site, limit)
+        await _wake(machine, None, site, limit, None, mounts_at_boot(record.disks))
         machine.update(rebooting=False, boots=record.boots + 1)
     finally:
         os.close(memory)
@@ -253,13 +282,18 @@ def check_thaws_here(found: Manifest, accelerator: Accelerator) -> None:
 
 
 def _record_of(
-    found: Manifest, disk: tuple[Layer, ...], site: Site, uid: int, base_fd: int
+    found: Manifest,
+    root: tuple[Layer, ...],
+    attached: tuple[AttachedDisk, ...],
+    site: Site,
+    uid: int,
+    base_fd: int,
 ) -> MachineRecord:
     status = os.fstat(base_fd)
     machine = new_id()
     assert found.memory is not None
     return MachineRecord(
-        version=manifest.VERSION,
+        version=manifest.version_with(attached),
         id=machine,
         name=f"{site.name}{machine}",
         process=None,
@@ -269,17 +303,14 @@ def _record_of(
         guest=found.guest,
         base=found.memory.base,
         memory_file=(status.st_dev, status.st_ino),
-        layers=disk,
-        top=_new_top(disk),
+        layers=root,
+        top=new_top(ROOT, root[-1].size),
         tools=found.tools,
         snapshot=found.id,
         generation=found.generation,
         guest_boot_id=found.guest_boot_id,
+        disks=attached,
     )
-
-
-def _new_top(below: tuple[Layer, ...]) -> Layer:
-    return Layer(new_id(), "qcow2", below[-1].size)
 
 
 @asynccontextmanager
@@ -292,9 +323,9 @@ async def _launched(
     machine: Machine | None = None
     try:
         write_record(directory, record)
-        top = directory / record.top.file_name
-        await create_layer(top, record.top.size)
-        parts = _parts(site, record, top, memory, boot)
+        for drive in record.drives:
+            await create_layer(directory / drive.top.file_name, drive.top.size)
+        parts = _parts(site, record, directory, memory, boot)
         started = await launch(directory, record.name, parts, site.jail, record.uid)
         machine = Machine(directory, record, started)
         machine.update(process=started.process)
@@ -309,13 +340,21 @@ async def _launched(
         raise
 
 
-def _parts(site: Site, record: MachineRecord, top: Path, memory: int, boot: Boot | None) -> Parts:
+def _parts(
+    site: Site, record: MachineRecord, directory: Path, memory: int, boot: Boot | None
+) -> Parts:
     return Parts(
         record.shape,
         record.accelerator,
         memory,
-        tuple((layer, site.store.layer(layer)) for layer in record.layers),
-        (record.top, top),
+        tuple(
+            DriveParts(
+                drive,
+                tuple(map(site.store.layer, drive.layers)),
+                directory / drive.top.file_name,
+            )
+            for drive in record.drives
+        ),
         site.store.layer(record.tools),
         boot,
     )
@@ -327,6 +366,7 @@ async def _wake(
     site: Site,
     limit: float,
     hooks: HookCall | None = None,
+    mounts: tuple[Mount, ...] = (),
 ) -> tuple[HookResult, ...]:
     try:
         agent = await machine.attach(limit)
@@ -335,9 +375,10 @@ async def _wake(
         raise SilentError(error.happened, console=machine.console.tail(), state=state) from error
     if site.agent is not None:
         agent = await machine.replace_agent(site.agent, limit)
-    ran = await agent.wake(identity, site.clock, hooks)
+    woken = await agent.wake(identity, site.clock, hooks, [mount.wanted() for mount in mounts])
+    machine.not_mounted = woken.not_mounted
     machine.update(ready=True, guest_boot_id=agent.welcome.boot_id)
-    return ran
+    return woken.hooks
 
 
 def _inject(file: Path, machine: Machine, base_fd: int) -> None:

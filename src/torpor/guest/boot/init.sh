@@ -30,6 +30,8 @@ shut_down() {
     echo 1 >$cgroup/user/cgroup.kill
     [ -d $cgroup/hooks ] && echo 1 >$cgroup/hooks/cgroup.kill
     sync
+    # A disk in a slot. Where something holds on to it, it is clean after the sync all the same.
+    umount /workspace 2>/dev/null || mount -o remount,ro /workspace 2>/dev/null
     # What was killed may need a moment to let go of its files.
     until mount -o remount,ro / 2>/dev/null; do
         tries=$((tries + 1))
