@@ -5,6 +5,7 @@ No path and no process id crosses it, so that a host can be another computer.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from torpor.images.references import Reference
@@ -51,7 +52,7 @@ class Running:
 @dataclass(frozen=True)
 class Kept:
     """A snapshot that the host has. ``memory`` says whether it can be thawed, and is not of files
-    alone."""
+    alone. ``disk`` is the disk that it was taken with, None if its machine had none but its own."""
 
     id: str
     labels: Mapping[str, str]
@@ -59,6 +60,20 @@ class Kept:
     stored_bytes: int
     durable: bool
     memory: bool
+    disk: str | None = None
+
+
+@dataclass(frozen=True)
+class DiskState:
+    """A disk that outlives machines. ``size_bytes`` is what it can hold, ``stored_bytes`` what is
+    stored of what was saved. ``saved_at`` is when that was, None if nothing has been since it was
+    made; ``durable`` says whether it survives a power cut."""
+
+    id: str
+    size_bytes: int
+    stored_bytes: int
+    saved_at: datetime | None
+    durable: bool
 
 
 @dataclass(frozen=True)
@@ -131,9 +146,14 @@ class MachineHost(Protocol):
         labels: Mapping[str, str],
         event: StartEvent,
         hostname: str | None = None,
+        disk: str | None = None,
     ) -> Running:
         """Start a machine from a snapshot; with ``hostname`` as a new one, with an identity of its
-        own. A snapshot of files alone is booted."""
+        own. A snapshot of files alone is booted.
+
+        With a ``disk`` the machine has it below ``/workspace``: as it stood in the snapshot if that
+        was taken with it, which is then what the disk holds, else as it was last saved. Without
+        one, a snapshot that was taken with a disk brings a private copy of it."""
 
     async def freeze(
         self,
@@ -148,6 +168,20 @@ class MachineHost(Protocol):
 
     async def end(self, machine: str) -> None:
         """End a machine, if there is one."""
+
+    async def make_disk(self, disk: str, size_bytes: int) -> DiskState:
+        """Make an empty disk of this id, with a file system on it."""
+
+    async def remove_disk(self, disk: str) -> None:
+        """Remove a disk, if there is one, and what only it needed."""
+
+    def disks(self) -> Mapping[str, DiskState]:
+        """Return the disks that there are, by id."""
+
+    async def release_disk(self, machine: str, disk: str) -> DiskState:
+        """Save what a machine has written to its disk, take the disk from it, and return only when
+        that survives a power cut. Of a machine that is gone it is what was kept of it, or last
+        saved: for that no machine needs to be named. Doing it again changes nothing."""
 
     def running(self) -> dict[str, Running]:
         """Return the machines that run, by id."""

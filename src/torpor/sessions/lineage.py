@@ -117,7 +117,7 @@ class Lineage:
             children: list[Session | SessionError] = [
                 self._child(parent, source, number) for number in range(1, count + 1)
             ]
-            forked = Forked(children, await self.not_undone(parent, source))
+            forked = Forked(children, await self.not_undone(parent, source), _warnings(source))
             starts = await self._insert_children(parent, source, forked, by, key)
         for start in starts:
             self._creation.provision(start, by, "fork")
@@ -143,6 +143,7 @@ class Lineage:
             pause_reason=None,
             failure=None,
             last_event_at=None,
+            workspace=None,
         )
         try:
             self._room.take(child.id, source.id)
@@ -168,6 +169,7 @@ class Lineage:
                 child.id if isinstance(child, Session) else child.plain() for child in children
             ],
             not_undone=forked.not_undone,
+            warnings=forked.warnings,
         )
         starts = []
         try:
@@ -199,7 +201,8 @@ class Lineage:
             await self._standing.get(each) if isinstance(each, str) else error_of(each)
             for each in operation.result["children"]
         ]
-        return Forked(children, operation.result["not_undone"])
+        result = operation.result
+        return Forked(children, result["not_undone"], result.get("warnings", []))
 
     # Rollback
 
@@ -273,3 +276,15 @@ class Lineage:
             rows = await snapshots_table.of_session(conn, session_id)
             children = await sessions.children(conn, session_id)
         return Tree(session, rows, children)
+
+
+def _warnings(source: Snapshot) -> list[str]:
+    """Return what should be known of a child that starts from a snapshot."""
+    if source.workspace is None:
+        return []
+    when = source.created_at.isoformat(timespec="seconds")
+    copied = (
+        f"/workspace is a copy of workspace {source.workspace} as of {when}: it goes with this"
+        " session, and the workspace stays with the one that was forked."
+    )
+    return [copied]
