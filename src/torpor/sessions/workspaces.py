@@ -192,7 +192,7 @@ class Workspaces:
     async def remove_left(self) -> None:
         """Remove what is being deleted, as far as that can be done now."""
         async with self._database.read() as conn:
-            left = await table.in_state(conn, ("DELETING",))
+            left = await table.in_state(conn, ["DELETING"])
         for found in left:
             try:
                 await self._remove(found, SYSTEM)
@@ -213,7 +213,7 @@ class Workspaces:
             if found.state != "AVAILABLE":
                 raise in_use(found)
             await table.update(
-                conn, found.id, ("AVAILABLE",), state="ATTACHING", session=session.id,
+                conn, found.id, ["AVAILABLE"], state="ATTACHING", session=session.id,
                 updated_at=now(), updated_by=by.id,
             )  # fmt: skip
         elif new.persistent_workspace:
@@ -241,7 +241,7 @@ class Workspaces:
             disk = await self._host.make_disk(found.id, found.size_bytes)
         async with self._database.write() as conn:
             await table.update(
-                conn, found.id, ("PENDING",), state="ATTACHING", stored_bytes=disk.stored_bytes
+                conn, found.id, ["PENDING"], state="ATTACHING", stored_bytes=disk.stored_bytes
             )
 
     async def attached(self, conn: Transaction, session: Session, by: Actor) -> None:
@@ -332,7 +332,7 @@ class Workspaces:
         """Remove, when a program begins, what the one before had begun to make; return how many
         these were. (Those of sessions are made when these are started.)"""
         async with self._database.write() as conn:
-            pending = await table.in_state(conn, ("PENDING",))
+            pending = await table.in_state(conn, ["PENDING"])
             undone = [found for found in pending if found.session is None]
             for found in undone:
                 await table.update(conn, found.id, state="DELETING")
@@ -344,7 +344,7 @@ class Workspaces:
         for their workspaces to be saved."""
         await self.remove_left()
         async with self._database.read() as conn:
-            releasing = await table.in_state(conn, ("RELEASING",))
+            releasing = await table.in_state(conn, ["RELEASING"])
         waiting = []
         for found in releasing:
             session = found.session or ""
