@@ -21,6 +21,7 @@ from torpor.sessions import (
     WorkspaceLimits,
 )
 from torpor.sessions.errors import KeyReusedError, NoSpaceError
+from torpor.sessions.hosts import SESSION
 from torpor.store.records import Session, Status, Workspace
 from torpor.store.workspaces import WorkspaceQuery
 from torpor.vm import HostError, MachineDiedError, SnapshotError
@@ -322,6 +323,68 @@ async def test_a_way_back_brings_the_disk_back_too(service: Service) -> None:
     assert lines(service, await with_disk(service, "two", workspace)) == ["kept"]
 
 
+async def test_so_does_one_of_a_session_that_runs_whose_machine_goes_first(
+    service: Service,
+) -> None:
+    workspace = await made(service)
+    session = await with_disk(service, "one", workspace)
+    checkpoint = await service.sessions.checkpoint(session.id, ANN)
+    service.host.write_disk(service.machine(session), "given up")
+    done = await service.sessions.rollback(session.id, ANN, checkpoint.checkpoint or "")
+    assert lines(service, done.session) == []
+    assert service.host.machines() == [done.session.machine]
+    types = await service.types(session)
+    assert types[-3:] == ["checkpoint.created", "session.paused", "session.rolled_back"]
+    # What it stood on in between is needed no more.
+    await service.again()
+    kept = {snapshot for snapshot in service.host.snapshots() if "golden" not in snapshot}
+    assert kept == {checkpoint.id}
+
+
+async def test_a_way_back_that_fails_goes_on_where_it_was(service: Service) -> None:
+    workspace = await made(service)
+    session = await with_disk(service, "one", workspace)
+    checkpoint = await service.sessions.checkpoint(session.id, ANN)
+    service.host.write_disk(service.machine(session), "kept")
+    counted = service.host.count(service.machine(session))
+    service.host.refuse["start rollback"] = HostError("It does not thaw.")
+    with pytest.raises(FailedError, match="does not thaw"):
+        await service.sessions.rollback(session.id, ANN, checkpoint.checkpoint or "")
+    back = await service.get(session)
+    assert back.status is Status.READY
+    assert lines(service, back) == ["kept"]
+    assert service.host.counted(service.machine(back)) == counted
+    # And if that fails too, it is paused, and nothing is lost.
+    service.host.refuse |= {"start rollback": HostError("no"), "start resume": HostError("no")}
+    with pytest.raises(FailedError):
+        await service.sessions.rollback(session.id, ANN, checkpoint.checkpoint or "")
+    assert (await service.get(session)).status is Status.PAUSED
+    assert lines(service, await service.sessions.resume(session.id, ANN)) == ["kept"]
+
+
+async def test_a_disk_that_cannot_be_mounted_is_told_and_the_session_runs(
+    service: Service,
+) -> None:
+    workspace = await made(service)
+    service.host.not_mounted = "There is no file system on it."
+    session = await with_disk(service, "one", workspace)
+    assert session.status is Status.READY
+    service.host.reboot(service.machine(session))
+    await eventually(lambda: service.types(session), lambda t: "session.rebooted" in t)
+    events = await service.sessions.events.after(None, session.id)
+    told = [each.data for each in events if each.type == "workspace.not_mounted"]
+    assert told == [{"workspace_id": workspace.id, "error": "There is no file system on it."}] * 2
+
+
+async def test_a_disk_that_is_gone_is_noted_at_the_next_start(service: Service) -> None:
+    workspace, other = await made(service), await made(service)
+    await service.host.remove_disk(workspace.id)
+    await service.again()
+    gone = await of(service, workspace)
+    assert (gone.state, gone.error) == ("FAILED", "Its disk is gone.")
+    assert (await of(service, other)).state == "AVAILABLE"
+
+
 async def test_children_have_copies_and_the_parent_keeps_it(service: Service) -> None:
     workspace = await made(service)
     session = await with_disk(service, "one", workspace)
@@ -532,7 +595,7 @@ async def test_one_of_which_nothing_is_left_has_failed_and_can_be_deleted(
     if how == "damaged":
         service.host.refuse["release_disk"] = SnapshotError("Its layer is damaged.")
     else:
-        await service.host.remove_disk(workspace.id)
+        (service.host.root / "disks" / workspace.id).unlink()
     await service.sessions.destroy(session.id, ANN)
     failed = await of(service, workspace)
     assert (failed.state, failed.session) == ("FAILED", None)
@@ -547,18 +610,14 @@ async def test_one_of_which_nothing_is_left_has_failed_and_can_be_deleted(
 async def test_a_machine_that_is_left_of_an_earlier_state_saves_nothing(service: Service) -> None:
     workspace = await made(service)
     session = await with_disk(service, "one", workspace)
-    old = service.machine(session)
-    service.host.write_disk(old, "kept")
-    checkpoint = await service.sessions.checkpoint(session.id, ANN)
-    service.host.write_disk(old, "given up")
-    service.host.refuse_always["end"] = HostError("It cannot be ended.")
-    await service.sessions.rollback(session.id, ANN, checkpoint.checkpoint or "")
-    await service.sessions.pause(session.id, ANN)
-    assert service.host.machines() == [old]
-    work = asyncio.create_task(service.sessions.destroy(session.id, ANN))
-    await stands(service, workspace, "AVAILABLE")
-    service.host.refuse_always.clear()
-    await work
+    service.host.write_disk(service.machine(session), "kept")
+    session = await service.sessions.pause(session.id, ANN)
+    left = await service.host.start(
+        session.snapshot or "", {SESSION: session.id}, "resume", disk=workspace.id
+    )
+    service.host.write_disk(left.id, "given up")
+    await service.sessions.destroy(session.id, ANN)
+    assert service.host.machines() == []
     assert service.host.saved_on(workspace.id) == ["kept"]
 
 

@@ -5,7 +5,8 @@ program that uses it can be killed at any moment and the next one finds what was
 its number: a count that only :meth:`WorldHost.count` changes, and that a snapshot brings back.
 
 A disk is a list of lines. What a machine writes to it is the machine's until it is saved: by a
-snapshot, by the machine's end if its files are kept, or when the disk is taken from it.
+snapshot, by the machine's end if its files are kept, or when the disk is
+taken from it, which ends it.
 """
 
 import asyncio
@@ -51,6 +52,8 @@ class WorldHost:
         """What was asked of registries."""
         self.memory = 100_000 * MIB
         self.holding: str | None = None
+        self.not_mounted: str | None = None
+        """Why no disk can be mounted."""
         self.left: dict[str, End] = {}
         self._ends: list[Callable[[End], None]] = []
         self._reboots: list[Callable[[Running], None]] = []
@@ -208,6 +211,8 @@ class WorldHost:
         content = self._read("snapshots", snapshot)
         if content.get("torn"):
             raise SnapshotError(f"Snapshot {snapshot} is not whole.")
+        if disk is not None and disk in map(self._disk_of, self.machines()):
+            raise HostError(f"A machine has disk {disk}.", state="Nothing was started.")
         cut = content.get("disk")
         content["disk"] = self._disk_for(cut, disk)
         machine = new_id()
@@ -247,13 +252,19 @@ class WorldHost:
         (self.root / "machines" / machine).unlink(missing_ok=True)
         await self._step()
 
+    def _disk_of(self, machine: str) -> str | None:
+        disk = self._read("machines", machine).get("disk")
+        return None if disk is None else disk["id"]
+
     def _disk_for(self, cut: dict[str, Any] | None, disk: str | None) -> dict[str, Any] | None:
         """Return the disk of a machine: as it was ``cut`` with its snapshot, else as it was saved;
         of a machine that is not to have it, a copy that is nobody's."""
         if disk is None:
             return None if cut is None else {**cut, "id": None}
         saved = self._read("disks", disk)
-        if cut is not None and cut["id"] == disk:
+        if cut is not None:
+            if cut["id"] != disk:
+                raise SnapshotError(f"It was not taken with disk {disk}.")
             return cut
         return {"id": disk, "lines": saved["lines"]}
 
@@ -270,6 +281,8 @@ class WorldHost:
 
     async def make_disk(self, disk: str, size_bytes: int) -> DiskState:
         await self._step("make_disk")
+        if disk in self.disks():
+            return self.disks()[disk]
         new = {"size": size_bytes, "lines": [], "kept": [], "saved_at": None, "durable": True}
         self._write("disks", disk, new)
         await self._step()
@@ -277,6 +290,8 @@ class WorldHost:
 
     async def remove_disk(self, disk: str) -> None:
         await self._step("remove_disk")
+        if disk in map(self._disk_of, self.machines()):
+            raise HostError(f"A machine has disk {disk}.", state="Nothing was changed.")
         (self.root / "disks" / disk).unlink(missing_ok=True)
         await self._step()
 
@@ -296,12 +311,10 @@ class WorldHost:
 
     async def release_disk(self, machine: str, disk: str) -> DiskState:
         await self._step("release_disk")
-        if machine in self.machines():
-            content = self._read("machines", machine)
-            if content.get("disk") is not None:
-                self._save_disk(content, durable=True)
-                await self._step()
-                self._write("machines", machine, {**content, "disk": None})
+        if machine in self.machines() and self._disk_of(machine) == disk:
+            self._save_disk(self._read("machines", machine), durable=True)
+            await self._step()
+            (self.root / "machines" / machine).unlink()
         saved = self._read("disks", disk)
         self._write("disks", disk, {**saved, "kept": saved["lines"], "durable": True})
         await self._step()
@@ -312,7 +325,10 @@ class WorldHost:
         for machine in self.machines():
             content = self._read("machines", machine)
             labels = content["labels"]
-            found[machine] = Running(machine, content["boot_id"], content["snapshot"], labels)
+            mounted = None if content.get("disk") is None else self.not_mounted
+            found[machine] = Running(
+                machine, content["boot_id"], content["snapshot"], labels, mounted
+            )
         return found
 
     async def agent(self, machine: str) -> Any:

@@ -41,18 +41,20 @@ class Built:
 
 @dataclass(frozen=True)
 class Running:
-    """A machine that runs."""
+    """A machine that runs. ``not_mounted`` is why its disk could not be mounted, or None."""
 
     id: str
     boot_id: str
     snapshot: str | None
     labels: Mapping[str, str]
+    not_mounted: str | None = None
 
 
 @dataclass(frozen=True)
 class Kept:
     """A snapshot that the host has. ``memory`` says whether it can be thawed, and is not of files
-    alone. ``disk`` is the disk that it was taken with, None if its machine had none but its own."""
+    alone. ``disk`` is the disk that it was taken with; None too if that was a machine's own
+    copy."""
 
     id: str
     labels: Mapping[str, str]
@@ -65,9 +67,9 @@ class Kept:
 
 @dataclass(frozen=True)
 class DiskState:
-    """A disk that outlives machines. ``size_bytes`` is what it can hold, ``stored_bytes`` what is
-    stored of what was saved. ``saved_at`` is when that was, None if nothing has been since it was
-    made; ``durable`` says whether it survives a power cut."""
+    """A disk that outlives machines: ``size_bytes`` that it can hold, ``stored_bytes`` that it
+    takes. What it holds is that of ``saved_at`` (None: no machine has written it yet), and survives
+    a power cut if it is ``durable``."""
 
     id: str
     size_bytes: int
@@ -151,9 +153,24 @@ class MachineHost(Protocol):
         """Start a machine from a snapshot; with ``hostname`` as a new one, with an identity of its
         own. A snapshot of files alone is booted.
 
-        With a ``disk`` the machine has it below ``/workspace``: as it stood in the snapshot if that
-        was taken with it, which is then what the disk holds, else as it was last saved. Without
-        one, a snapshot that was taken with a disk brings a private copy of it."""
+        ``disk`` is the disk that the machine is to have, mounted before anything of the user's
+        runs. A snapshot that was taken with a disk is always started with that as it was then: with
+        the same ``disk``, which holds that from then on, or without, as a copy of the machine's
+        own."""
+
+    async def make_disk(self, disk: str, size_bytes: int) -> DiskState:
+        """Make a disk with an empty file system. The same once more changes nothing."""
+
+    async def remove_disk(self, disk: str) -> None:
+        """Remove a disk, if there is one. Snapshots keep what they have of it. An error if a
+        machine has it."""
+
+    def disks(self) -> Mapping[str, DiskState]:
+        """Return the disks that there are, by id. One that cannot be read is not among them."""
+
+    async def release_disk(self, machine: str, disk: str) -> DiskState:
+        """Let a disk hold what a machine has made of it, durably, and end the machine. If there is
+        no such machine any more, the disk holds what was kept of it."""
 
     async def freeze(
         self,
@@ -168,20 +185,6 @@ class MachineHost(Protocol):
 
     async def end(self, machine: str) -> None:
         """End a machine, if there is one."""
-
-    async def make_disk(self, disk: str, size_bytes: int) -> DiskState:
-        """Make an empty disk of this id, with a file system on it."""
-
-    async def remove_disk(self, disk: str) -> None:
-        """Remove a disk, if there is one, and what only it needed."""
-
-    def disks(self) -> Mapping[str, DiskState]:
-        """Return the disks that there are, by id."""
-
-    async def release_disk(self, machine: str, disk: str) -> DiskState:
-        """Save what a machine has written to its disk, take the disk from it, and return only when
-        that survives a power cut. Of a machine that is gone it is what was kept of it, or last
-        saved: for that no machine needs to be named. Doing it again changes nothing."""
 
     def running(self) -> dict[str, Running]:
         """Return the machines that run, by id."""

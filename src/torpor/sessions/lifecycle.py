@@ -97,13 +97,14 @@ class Lifecycle:
                         state="It runs on.",
                         todo="Set keep_warm to false first.",
                     )
-                return await self._freeze_and_stop(session, by, reason, key)
+                return await self.freeze_and_stop(session, by, reason, key)
             await self._operations.note_nothing("pause", by, session_id, key)
         return session
 
-    async def _freeze_and_stop(
+    async def freeze_and_stop(
         self, session: Session, by: Actor, reason: str, key: Key | None
     ) -> Session:
+        """Pause a session that runs, in its turn. Raises :exc:`FailedError`."""
         assert session.machine is not None
         snapshot = new_id()
         async with self._operations.noted(
@@ -159,17 +160,19 @@ class Lifecycle:
             _check_resumable(session, wanted)
             if wanted is None:
                 assert session.snapshot is not None
-                resumed = await self._thaw(session, session.snapshot, by, key)
+                resumed = await self.thaw(session, session.snapshot, by, key)
             else:
                 # Nothing may need it until the session stands on it.
                 async with self._snapshots.held_one(wanted) as row:
                     _check_own(session, wanted, row)
-                    resumed = await self._thaw(session, wanted, by, key)
+                    resumed = await self.thaw(session, wanted, by, key)
         if session.snapshot is not None and session.snapshot != resumed.snapshot:
             await self._snapshots.release(session.snapshot)
         return resumed
 
-    async def _thaw(self, session: Session, snapshot: str, by: Actor, key: Key | None) -> Session:
+    async def thaw(self, session: Session, snapshot: str, by: Actor, key: Key | None) -> Session:
+        """Resume a session from a snapshot, in its turn. Raises :exc:`NoRoomError` and
+        :exc:`FailedError`, the session as before."""
         await self._standing.check_name_free(session)
         older = snapshot != session.snapshot or session.status is Status.FAILED
         generation = session.generation + (1 if older else 0)
@@ -232,6 +235,7 @@ class Lifecycle:
             await self._events.append(
                 conn, "session.rebooted", session.id, SYSTEM, boot_id=running.boot_id
             )
+            await self._workspaces.look_at(conn, session, running)
         self._events.tell(session.id)
 
     # Destroy

@@ -127,7 +127,7 @@ class Reconciler:
         await self._end_strangers()
         await self._remove_strangers(known, found)
         await self._snapshots.tidy()
-        self._report.workspaces = await self._workspaces.undo_unmade()
+        self._report.workspaces = await self._workspaces.compare()
         await self._workspaces.tidy()
         await self._events.add("server.reconciled", None, SYSTEM, **self._report.plain())
         if new:
@@ -213,7 +213,7 @@ class Reconciler:
                 failure=None,
                 **changes,
             )
-            await self._workspaces.attached(conn, changed, SYSTEM)
+            await self._workspaces.attached(conn, changed, machine, SYSTEM)
             name = {"provision": "ready", "resume": "resumed"}.get(operation.kind, "rolled_back")
             await self._events.append(
                 conn, f"session.{name}", session.id, SYSTEM, boot_id=machine.boot_id

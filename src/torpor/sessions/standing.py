@@ -90,7 +90,7 @@ class Standing:
                     failure=None,
                     **changes,
                 )
-                await self._workspaces.attached(conn, changed, by)
+                await self._workspaces.attached(conn, changed, running, by)
                 await self._events.append(
                     conn, event, session.id, by, boot_id=running.boot_id,
                     generation=changed.generation, snapshot_id=changed.snapshot,

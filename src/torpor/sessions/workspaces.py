@@ -12,7 +12,7 @@ from typing import Any
 
 from torpor.sessions.errors import FailedError, failed
 from torpor.sessions.events import Events
-from torpor.sessions.hosts import DiskState, MachineHost
+from torpor.sessions.hosts import DiskState, MachineHost, Running
 from torpor.sessions.lives import Lives
 from torpor.sessions.model import SYSTEM, Actor, Key, NewSession, now
 from torpor.sessions.operations import Operations
@@ -42,6 +42,7 @@ logger = logging.getLogger("torpor.sessions")
 
 FREE = ("AVAILABLE", "FAILED")
 """The states of workspaces that can be deleted."""
+GONE = "Its disk is gone."
 
 
 @dataclass(frozen=True)
@@ -244,8 +245,12 @@ class Workspaces:
                 conn, found.id, ["PENDING"], state="ATTACHING", stored_bytes=disk.stored_bytes
             )
 
-    async def attached(self, conn: Transaction, session: Session, by: Actor) -> None:
-        """Note that a machine of a session runs with the disk of its workspace."""
+    async def attached(
+        self, conn: Transaction, session: Session, running: Running, by: Actor
+    ) -> None:
+        """Note that a machine of a session runs with the disk of its workspace, and if that could
+        not be mounted."""
+        await self.look_at(conn, session, running)
         if session.workspace is None:
             return
         found = await table.of_session(conn, session.id)
@@ -257,6 +262,14 @@ class Workspaces:
                 conn, "workspace.attached", session.id, by, workspace_id=found.id, name=found.name
             )
         await note_saved(conn, self._host, found.id)
+
+    async def look_at(self, conn: Transaction, session: Session, running: Running) -> None:
+        """Tell it if the disk of a machine could not be mounted."""
+        if running.not_mounted is not None:
+            await self._events.append(
+                conn, "workspace.not_mounted", session.id, SYSTEM,
+                workspace_id=session.workspace, error=running.not_mounted,
+            )  # fmt: skip
 
     # A session gives one up
 
@@ -281,7 +294,7 @@ class Workspaces:
         """Save what a machine has written to a workspace, "" if there is none, and take it from it.
         Raises :exc:`FailedError` if that cannot be done now."""
         if found.id not in self._host.disks():
-            return Left(found, None, "Its disk is gone.")
+            return Left(found, None, GONE)
         try:
             try:
                 return Left(found, await self._host.release_disk(machine, found.id))
@@ -328,14 +341,22 @@ class Workspaces:
 
     # What was cut off
 
-    async def undo_unmade(self) -> int:
-        """Remove, when a program begins, what the one before had begun to make; return how many
-        these were. (Those of sessions are made when these are started.)"""
+    async def compare(self) -> int:
+        """Bring records and disks together, when a program begins: remove what the one before had
+        begun to make, and note what is gone. Return how many were removed. (Those that are to be
+        made for sessions are made when these are started.)"""
+        async with self._database.read() as conn:
+            found = await table.in_state(conn, ["PENDING", "AVAILABLE"])
+        if not found:
+            return 0
+        there = self._host.disks()
+        undone = [each for each in found if each.state == "PENDING" and each.session is None]
+        gone = [each for each in found if each.state == "AVAILABLE" and each.id not in there]
         async with self._database.write() as conn:
-            pending = await table.in_state(conn, ["PENDING"])
-            undone = [found for found in pending if found.session is None]
-            for found in undone:
-                await table.update(conn, found.id, state="DELETING")
+            for each in undone:
+                await table.update(conn, each.id, state="DELETING")
+            for each in gone:
+                await self.left(conn, Left(each, None, GONE), SYSTEM)
         await self.remove_left()
         return len(undone)
 
