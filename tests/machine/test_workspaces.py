@@ -49,10 +49,11 @@ def remove_all(client: Client) -> None:
         client.delete_workspace(each.id)
 
 
-def session(client: Client, name: str, workspace: str = "notes") -> None:
-    """Make a session that has a workspace."""
+def session(client: Client, name: str, workspace: str = "notes") -> str:
+    """Make a session that has a workspace; return its id."""
     made = client.create_session(name, workspace=workspace, wait=True)
     assert client.get_workspace(workspace).session == made.id
+    return made.id
 
 
 def write(client: Client, name: str, text: str, file: str = "/workspace/file") -> None:
@@ -171,14 +172,14 @@ def test_what_was_synced_is_there_after_the_machine_was_killed(
     server: Server, client: Client
 ) -> None:
     client.create_workspace(1, name="notes")
-    session(client, "one")
+    made = session(client, "one")
     write(client, "one", "hello")
     client.run("one", "sync")
     (process,) = machine_processes(server.home).values()
     os.kill(process.pid, signal.SIGKILL)
-    until(lambda: status(client, "one") == "FAILED")
+    until(lambda: status(client, made) == "FAILED")  # which gives its name up
     assert client.get_workspace("notes").state == "ATTACHED"
-    client.destroy_session("one")
+    client.destroy_session(made)
     session(client, "two")
     assert read(client, "two") == ["hello"]
 
