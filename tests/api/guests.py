@@ -71,8 +71,9 @@ class GuestHost(WorldHost):
         labels: Mapping[str, str],
         event: StartEvent,
         hostname: str | None = None,
+        disk: str | None = None,
     ) -> Running:
-        running = await super().start(snapshot, labels, event, hostname)
+        running = await super().start(snapshot, labels, event, hostname, disk)
         content = self._read("machines", running.id)
         if hostname is not None:
             content["guest"] = running.id

@@ -189,12 +189,12 @@ async def test_who_may_only_look_sees_no_variables_and_changes_nothing(
         ({"config_id": "web", "name": "one", "size": "big"}, "'size' cannot stand beside"),
         ({"config_id": "web", "name": "one", "env": {}}, "'env' cannot stand beside"),
         ({"config_id": "web", "name": "one", "resume_on_topoff": True}, "balance"),
-        ({"config_id": "web", "name": "one", "workspace_id": "w"}, "'workspace_id' is not known"),
+        ({"config_id": "web", "name": "one", "workspace_id": 7}, "'workspace_id'"),
         ({"config_id": 7, "name": "one"}, "'config_id'"),
         ({"config_id": "web", "name": "1b4e28ba-2fa1-11d2-883f-0016d3cca427"}, "ids look like"),
     ],
 )  # fmt: skip
-async def test_a_session_of_a_configuration_brings_a_name_and_no_more(
+async def test_a_session_of_a_configuration_brings_a_name_a_workspace_and_no_more(
     client: httpx.AsyncClient, body: dict[str, Any], said: str
 ) -> None:
     await make(client)

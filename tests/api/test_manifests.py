@@ -108,7 +108,7 @@ def older(spec: str, head: str = "") -> str:
         (older("  permissions: {}\n"), "key 'permissions' needs an agent"),
         (older("  secrets: []\n"), "key 'secrets' needs the gateway"),
         (older("  sandbox: {egress: {}}\n"), "key 'egress' needs machines with a network"),
-        (older("  sandbox: {persistentWorkspace: true}\n"), "'spec.sandbox.persistentWorkspace'"),
+        (older("  sandbox: {persistentWorkspace: 1}\n"), "'spec.sandbox.persistentWorkspace'"),
         (older("  sandbox: {template: [mine]}\n"), "'spec.sandbox.template'"),
         (older("  sandbox:\n    sise: x\n"), "Key 'spec.sandbox.sise' is not known (line 6)"),
         (older("  mode: served\n"), "'spec.mode'"),

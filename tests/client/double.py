@@ -219,6 +219,22 @@ def build(number: int = 1, **changes: Any) -> dict[str, Any]:
     }
 
 
+def workspace(**changes: Any) -> dict[str, Any]:
+    """Return a workspace as the API has it."""
+    return {
+        "workspace_id": "8d0a6c1f-3c1b-4c55-9a8e-7f0b2f1a9c1e",
+        "name": "notes",
+        "state": "AVAILABLE",
+        "size_gibibytes": 10,
+        "bytes_used": 5 << 20,
+        "created_at": AT,
+        "updated_at": AT,
+        "created_by": "tok_1",
+        "updated_by": "tok_1",
+        **changes,
+    }
+
+
 def event_id(number: int) -> str:
     """Return a ULID."""
     return f"01JT9Q0M7V3WZ2K4N8XG5{number:05d}"

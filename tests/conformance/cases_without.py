@@ -8,7 +8,6 @@ NO_AGENTS = "this server runs no agents"
 NO_TRIGGERS = "this server runs no agents, so nothing triggers them"
 NO_PROVIDERS = "this server runs no agents, so it connects none to providers"
 UNDESCRIBED = "named in public documentation, and not described"
-NO_WORKSPACES = "a workspace is its session's: this server keeps none beyond it"
 
 
 def _all(reason: str, group: str, calls: dict[str, Call]) -> tuple[Case, ...]:
@@ -104,15 +103,6 @@ WITHOUT = (
 )
 
 NEWER = (
-    *_sent(
-        NO_WORKSPACES,
-        {
-            "agents.workspaces.create": ("POST", "workspaces", call(json={"size_gibibytes": 1})),
-            "agents.workspaces.list": ("GET", "workspaces", call()),
-            "agents.workspaces.get": ("GET", f"workspaces/{NOWHERE}", call()),
-            "agents.workspaces.delete": ("DELETE", f"workspaces/{NOWHERE}", call()),
-        },
-    ),
     *_sent(NO_AGENTS, {"(to cancel a run)": ("POST", f"sessions/{NOWHERE}/cancel", call())}),
     *_sent(UNDESCRIBED, {"(messages of images)": ("GET", "image-messages", call())}),
 )

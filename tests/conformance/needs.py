@@ -163,3 +163,23 @@ async def build(world: World) -> str:
     """The build of the template."""
     found = await world.ask("GET", f"/templates/{await template(world)}/builds")
     return str(found["builds"][-1]["build_id"])
+
+
+# Workspaces
+
+
+async def new_workspace(world: World) -> str:
+    """One that no session has."""
+    made = await world.ask("POST", "/workspaces", json={"size_gibibytes": 1})
+    return str(made["workspace"]["workspace_id"])
+
+
+workspace = kept(new_workspace)
+
+
+@kept
+async def used_workspace(world: World) -> str:
+    """One that a session has."""
+    made = await new_workspace(world)
+    await world.api.ready(name=world.name(), workspace_id=made)
+    return made

@@ -73,6 +73,7 @@ _NEWER = """\
 
 Methods that the public sources of newer clients have and `pydo` {version} does not, and requests
 that the documentation names (in parentheses). They are sent without methods.
+[workspaces.md](workspaces.md) has the workspaces.
 """
 
 _FOOT = """\

@@ -31,7 +31,8 @@ class Way(ABC):
 
     @abstractmethod
     def sending(self, method: str, path: str) -> Any:
-        """Return what sends a request that there is no method for, and returns its answer."""
+        """Return what sends a request that there is no method for, and returns its answer. Its
+        arguments are put into the path, where there is ``{}``."""
 
     @abstractmethod
     async def call(self, method: Any, *arguments: Any, **options: Any) -> Any:
@@ -89,7 +90,11 @@ class Waiting(Way):
         return method.waits
 
     def sending(self, method: str, path: str) -> Any:
-        return lambda **body: self.client().send_request(HttpRequest(method, path, **body)).json()
+        def send(*places: str, **body: Any) -> Any:
+            request = HttpRequest(method, path.format(*places), **body)
+            return _said(self.client().send_request(request))
+
+        return send
 
     async def call(self, method: Any, *arguments: Any, **options: Any) -> Any:
         return await asyncio.to_thread(method, *arguments, **options)
@@ -108,8 +113,9 @@ class Awaiting(Way):
         return method.awaits
 
     def sending(self, method: str, path: str) -> Any:
-        async def send(**body: Any) -> Any:
-            return (await self.client().send_request(HttpRequest(method, path, **body))).json()
+        async def send(*places: str, **body: Any) -> Any:
+            request = HttpRequest(method, path.format(*places), **body)
+            return _said(await self.client().send_request(request))
 
         return send
 
@@ -119,6 +125,11 @@ class Awaiting(Way):
 
     async def drain(self, answer: Any) -> Any:
         return _whole([each async for each in answer])
+
+
+def _said(answer: Any) -> Any:
+    """Return what an answer says; one of 204 says nothing."""
+    return None if answer.status_code == 204 else answer.json()
 
 
 def _whole(pieces: list[Any]) -> Any:

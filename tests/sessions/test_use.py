@@ -71,7 +71,7 @@ async def test_a_wake_that_fails_is_tried_once_for_all_who_wait_for_it(
     await service.sessions.pause(session.id, ANN)
     tries = 0
 
-    async def start(*_: Any) -> Running:
+    async def start(*_: Any, **__: Any) -> Running:
         nonlocal tries
         tries += 1
         await asyncio.sleep(0.05)

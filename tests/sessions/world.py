@@ -3,19 +3,34 @@
 Everything that the host does is on disk at once and step by step, as a real host's is, so that a
 program that uses it can be killed at any moment and the next one finds what was left. A machine is
 its number: a count that only :meth:`WorldHost.count` changes, and that a snapshot brings back.
+
+A disk is a list of lines. What a machine writes to it is the machine's until it is saved: by a
+snapshot, by the machine's end if its files are kept, or when the disk is
+taken from it, which ends it.
 """
 
 import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from torpor.images import ImageError
 from torpor.images.references import Reference
-from torpor.sessions.hosts import Built, End, Facts, Inventory, Kept, Running, Start, StartEvent
-from torpor.vm import MIB, FreezeError, MachineDiedError, SnapshotError
+from torpor.sessions.hosts import (
+    Built,
+    DiskState,
+    End,
+    Facts,
+    Inventory,
+    Kept,
+    Running,
+    Start,
+    StartEvent,
+)
+from torpor.vm import MIB, FreezeError, HostError, MachineDiedError, SnapshotError
 from torpor.vm.new_snapshot import new_id
 from torpor.vm.usage import Usage
 
@@ -37,10 +52,12 @@ class WorldHost:
         """What was asked of registries."""
         self.memory = 100_000 * MIB
         self.holding: str | None = None
+        self.not_mounted: str | None = None
+        """Why no disk can be mounted."""
         self.left: dict[str, End] = {}
         self._ends: list[Callable[[End], None]] = []
         self._reboots: list[Callable[[Running], None]] = []
-        for kind in ("machines", "snapshots", "images"):
+        for kind in ("machines", "snapshots", "images", "disks"):
             (root / kind).mkdir(parents=True, exist_ok=True)
 
     # What there is
@@ -53,6 +70,8 @@ class WorldHost:
                 raise MachineDiedError(f"There is no machine {name}.") from None
             if kind == "images":
                 raise ImageError(f"There is no image {name}.", "Nothing was done.", "") from None
+            if kind == "disks":
+                raise HostError(f"There is no disk {name}.") from None
             raise SnapshotError(f"There is no snapshot {name}.") from None
         except ValueError:
             raise SnapshotError(f"Snapshot {name} is damaged.") from None
@@ -88,6 +107,21 @@ class WorldHost:
         """Return how far a machine has counted."""
         return int(self._read("machines", machine)["count"])
 
+    def write_disk(self, machine: str, line: str) -> None:
+        """Have a machine write a line to its disk."""
+        content = self._read("machines", machine)
+        content["disk"]["lines"].append(line)
+        self._write("machines", machine, content)
+
+    def read_disk(self, machine: str) -> list[str] | None:
+        """Return the lines of the disk that a machine has, None if it has none."""
+        disk = self._read("machines", machine).get("disk")
+        return None if disk is None else list(disk["lines"])
+
+    def saved_on(self, disk: str) -> list[str]:
+        """Return the lines that were saved of a disk."""
+        return list(self._read("disks", disk)["lines"])
+
     def machines(self) -> list[str]:
         """Return the machines that run."""
         return self._all("machines")
@@ -108,6 +142,7 @@ class WorldHost:
         if files:
             kept = new_id()
             self._write("snapshots", kept, {**content, "memory": False, "durable": True})
+            self._save_disk(content, durable=True)
         for call in self._ends:
             call(End(machine, cause, f"Machine {machine} ended: {cause}.", kept))
 
@@ -118,6 +153,9 @@ class WorldHost:
         for snapshot in self.snapshots():
             if not self._read("snapshots", snapshot)["durable"]:
                 self._write("snapshots", snapshot, {"torn": True, "durable": False})
+        for disk in self._all("disks"):
+            content = self._read("disks", disk)
+            self._write("disks", disk, {**content, "lines": content["kept"], "durable": True})
 
     def reboot(self, machine: str) -> None:
         """Reboot a machine from inside."""
@@ -166,16 +204,23 @@ class WorldHost:
         labels: Mapping[str, str],
         event: StartEvent,
         hostname: str | None = None,
+        disk: str | None = None,
     ) -> Running:
         await self._step(f"start {event}")
         await self._step("start")
         content = self._read("snapshots", snapshot)
         if content.get("torn"):
             raise SnapshotError(f"Snapshot {snapshot} is not whole.")
+        if disk is not None and disk in map(self._disk_of, self.machines()):
+            raise HostError(f"A machine has disk {disk}.", state="Nothing was started.")
+        cut = content.get("disk")
+        content["disk"] = self._disk_for(cut, disk)
         machine = new_id()
         boot_id = content.get("boot_id") if hostname is None else None
         running = {**content, "labels": dict(labels), "boot_id": boot_id or new_id()}
         self._write("machines", machine, {**running, "snapshot": snapshot})
+        if cut is not None:  # the disk is what it was then
+            self._save_disk(running, durable=content["durable"])
         await self._step()
         return self.running()[machine]
 
@@ -194,6 +239,7 @@ class WorldHost:
             raise FreezeError("Its disk cannot be written.", state="It runs on.")
         new = {**content, "labels": dict(labels), "parent": content["snapshot"]}
         self._write("snapshots", snapshot, {**new, "durable": False, "memory": True})
+        self._save_disk(content, durable=False)
         if stop:
             (self.root / "machines" / machine).unlink()
         await self._step()
@@ -206,12 +252,83 @@ class WorldHost:
         (self.root / "machines" / machine).unlink(missing_ok=True)
         await self._step()
 
+    def _disk_of(self, machine: str) -> str | None:
+        disk = self._read("machines", machine).get("disk")
+        return None if disk is None else disk["id"]
+
+    def _disk_for(self, cut: dict[str, Any] | None, disk: str | None) -> dict[str, Any] | None:
+        """Return the disk of a machine: as it was ``cut`` with its snapshot, else as it was saved;
+        of a machine that is not to have it, a copy that is nobody's."""
+        if disk is None:
+            return None if cut is None else {**cut, "id": None}
+        saved = self._read("disks", disk)
+        if cut is not None:
+            if cut["id"] != disk:
+                raise SnapshotError(f"It was not taken with disk {disk}.")
+            return cut
+        return {"id": disk, "lines": saved["lines"]}
+
+    def _save_disk(self, content: dict[str, Any], *, durable: bool) -> None:
+        """Have what a machine has on its disk be what the disk holds."""
+        disk = content.get("disk")
+        if disk is not None and disk["id"] is not None:
+            saved = self._read("disks", disk["id"])
+            now = datetime.now(UTC).isoformat()
+            new = {**saved, "lines": disk["lines"], "saved_at": now, "durable": durable}
+            if durable:
+                new["kept"] = disk["lines"]
+            self._write("disks", disk["id"], new)
+
+    async def make_disk(self, disk: str, size_bytes: int) -> DiskState:
+        await self._step("make_disk")
+        if disk in self.disks():
+            return self.disks()[disk]
+        new = {"size": size_bytes, "lines": [], "kept": [], "saved_at": None, "durable": True}
+        self._write("disks", disk, new)
+        await self._step()
+        return self.disks()[disk]
+
+    async def remove_disk(self, disk: str) -> None:
+        await self._step("remove_disk")
+        if disk in map(self._disk_of, self.machines()):
+            raise HostError(f"A machine has disk {disk}.", state="Nothing was changed.")
+        (self.root / "disks" / disk).unlink(missing_ok=True)
+        await self._step()
+
+    def disks(self) -> dict[str, DiskState]:
+        found = {}
+        for disk in self._all("disks"):
+            content = self._read("disks", disk)
+            saved_at = content["saved_at"]
+            found[disk] = DiskState(
+                disk,
+                content["size"],
+                MIB + sum(map(len, content["lines"])),
+                None if saved_at is None else datetime.fromisoformat(saved_at),
+                content["durable"],
+            )
+        return found
+
+    async def release_disk(self, machine: str, disk: str) -> DiskState:
+        await self._step("release_disk")
+        if machine in self.machines() and self._disk_of(machine) == disk:
+            self._save_disk(self._read("machines", machine), durable=True)
+            await self._step()
+            (self.root / "machines" / machine).unlink()
+        saved = self._read("disks", disk)
+        self._write("disks", disk, {**saved, "kept": saved["lines"], "durable": True})
+        await self._step()
+        return self.disks()[disk]
+
     def running(self) -> dict[str, Running]:
         found = {}
         for machine in self.machines():
             content = self._read("machines", machine)
             labels = content["labels"]
-            found[machine] = Running(machine, content["boot_id"], content["snapshot"], labels)
+            mounted = None if content.get("disk") is None else self.not_mounted
+            found[machine] = Running(
+                machine, content["boot_id"], content["snapshot"], labels, mounted
+            )
         return found
 
     async def agent(self, machine: str) -> Any:
@@ -258,12 +375,19 @@ class WorldHost:
             10 * MIB,
             content["durable"],
             content.get("memory", True),
+            (content.get("disk") or {}).get("id"),
         )
 
     async def durable(self, snapshot: str, *, hurry: bool = True) -> None:
         await self._step("durable")
         content = self._read("snapshots", snapshot)
         self._write("snapshots", snapshot, {**content, "durable": True})
+        disk = content.get("disk")
+        if disk is not None and disk["id"] in self.disks():
+            saved = self._read("disks", disk["id"])
+            if saved["lines"] == disk["lines"]:
+                new = {**saved, "kept": saved["lines"], "durable": True}
+                self._write("disks", disk["id"], new)
 
     async def verify(self, snapshot: str) -> None:
         if self._read("snapshots", snapshot).get("torn"):

@@ -14,6 +14,7 @@ from torpor.store.records import (
     Status,
     Template,
     Token,
+    Workspace,
 )
 
 START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -118,3 +119,17 @@ def build(name: str, of: str, **rest: Any) -> Build:
         "source": "registry.test/team/tools:1",
     }
     return Build(**filled | rest)
+
+
+def workspace(name: str | None, **rest: Any) -> Workspace:
+    filled = {
+        "id": f"id-of-{name}",
+        "name": name,
+        "created_at": START,
+        "updated_at": START,
+        "created_by": "someone",
+        "updated_by": "someone",
+        "state": "AVAILABLE",
+        "size_bytes": 1 << 30,
+    }
+    return Workspace(**filled | rest)

@@ -147,6 +147,6 @@ async def test_sessions_of_an_older_database_have_none_of_what_came_later(
         found = await sessions.get(conn, "i")
         assert found is not None
         assert (found.name, found.generation, found.defaults) == ("old", 3, {})
-        assert (found.config, found.template) == (None, None)
+        assert (found.config, found.template, found.workspace) == (None, None, None)
         assert (await sessions.update(conn, "i", template="t1")).template == "t1"
     await database.close()

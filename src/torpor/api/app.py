@@ -34,6 +34,7 @@ from torpor.api import (
     tokens,
     transfers,
     workspace,
+    workspaces,
 )
 from torpor.api.answering import answer
 from torpor.api.audit import Audit
@@ -59,6 +60,7 @@ RESOURCES: Sequence[ModuleType] = (
     configs,
     templates,
     template_logs,
+    workspaces,
     checkpoints,
     execs,
     following,

@@ -171,7 +171,7 @@ async def fork_session(
         raise failed[0]
     return ForkedBody(
         sessions=[
-            session_body(each, caller)
+            session_body(each, caller, warnings=forked.warnings)
             for each in forked.children
             if not isinstance(each, SessionError)
         ],

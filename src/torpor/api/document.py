@@ -39,6 +39,7 @@ APART: tuple[type, ...] = (
 """Bodies that no route names by itself: read from YAML too, or the data of events."""
 
 
+_FOREIGN = {"$ref": "#/components/schemas/HTTPValidationError"}
 _TYPES: dict[object, str] = {int: "integer", bool: "boolean"}
 
 
@@ -74,7 +75,9 @@ def _add_schemas(made: dict[str, Any]) -> None:
         schemas.pop(name, None)
     for path in made["paths"].values():
         for operation in path.values():
-            operation["responses"].pop("422", None)
+            said = operation["responses"].get("422", {}).get("content", {})
+            if said.get("application/json", {}).get("schema") == _FOREIGN:
+                del operation["responses"]["422"]
 
 
 def _add_sockets(made: dict[str, Any], app: FastAPI) -> None:

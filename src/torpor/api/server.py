@@ -37,6 +37,7 @@ from torpor.sessions import (
     RoomLimits,
     Sessions,
     TransferLimits,
+    WorkspaceLimits,
 )
 from torpor.settings import Places, Settings
 from torpor.settings.model import is_loopback
@@ -164,6 +165,11 @@ async def _open(
             places.home / "transfers",
             settings.transfer_limit_gib << 30,
             timedelta(hours=settings.transfer_keep_hours),
+        ),
+        workspaces=WorkspaceLimits(
+            settings.workspace_limit_gib,
+            min(settings.workspace_default_gib, settings.workspace_limit_gib),
+            settings.max_workspaces,
         ),
     )
     freeze = settings.on_stop == "freeze"

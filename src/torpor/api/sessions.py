@@ -1,5 +1,6 @@
 """Sessions: made, listed, changed, paused, resumed, destroyed."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import Query, Response
@@ -68,6 +69,7 @@ def session_body(
         created_at=record.created_at,
         last_event_at=record.last_event_at,
         config_id=record.config,
+        workspace_id=record.workspace,
         parent_session_id=record.parent,
         fork_id=record.fork_id,
         fork_from_checkpoint_id=record.forked_from,
@@ -118,7 +120,8 @@ async def _read_new(
         body = check_body(FromConfigBody, document)
         assert isinstance(body, FromConfigBody)
         _check_top_off(top_off, body.resume_on_topoff)
-        return await service.configs.new_session(body.config_id, body.name), []
+        new = await service.configs.new_session(body.config_id, body.name)
+        return replace(new, workspace=body.workspace_id or None), []
     _check_top_off(top_off, None)
     new = read_manifest(document)
     return new, warnings_of(new)
@@ -163,8 +166,9 @@ async def create_session(
     The answer comes at once, with the status PROVISIONING; commands that are sent to it wait until
     it is READY. With a body of YAML, the same keys as of JSON are read; one with `apiVersion` is
     read as the older format, whose use is deprecated. A body with `config_id` and `name` makes it
-    of a configuration. A new image, or a new size of it, is prepared first, which takes a minute;
-    `session.progress` events tell of it.
+    of a configuration. With `workspace_id` it has that workspace, which must be AVAILABLE, else it
+    is 409; with `persistent_workspace` one is made for it. A new image, or a new size of it, is
+    prepared first, which takes a minute; `session.progress` events tell of it.
     """
     new, warnings = await _read_new(request, service, resume_on_topoff)
     made = await service.create(new, by, key=key)

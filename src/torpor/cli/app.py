@@ -11,6 +11,7 @@ from torpor.cli.lab import app as lab
 from torpor.cli.running import run, working_places
 from torpor.cli.snapshot import app as snapshot
 from torpor.cli.template import app as template
+from torpor.cli.workspace import app as workspace
 
 app = typer.Typer(
     name="torpor",
@@ -25,6 +26,7 @@ for part in (session, command, file, port, checkpoints, service, backup, log):
     app.add_typer(part.app)
 app.add_typer(config, name="config", rich_help_panel=SESSIONS)
 app.add_typer(template, name="template", rich_help_panel=SESSIONS)
+app.add_typer(workspace, name="workspace", rich_help_panel=SESSIONS)
 app.add_typer(image, name="image", rich_help_panel=HOST)
 app.add_typer(lab, name="lab", rich_help_panel=HOST)
 app.add_typer(snapshot, name="snapshot", rich_help_panel=HOST)

@@ -165,6 +165,15 @@ def serve(
     transfer_keep_hours: Annotated[
         int | None, typer.Option(help="How long transfers that stand still are kept, in hours.")
     ] = None,
+    workspace_limit_gib: Annotated[
+        int | None, typer.Option(help="How large one workspace may be, in GiB.")
+    ] = None,
+    workspace_default_gib: Annotated[
+        int | None, typer.Option(help="How large one is that is made for a session, in GiB.")
+    ] = None,
+    max_workspaces: Annotated[
+        int | None, typer.Option(help="How many workspaces there may be.")
+    ] = None,
     print_unit: Annotated[
         bool,
         typer.Option("--print-unit", help="Only print the unit with which systemd runs it here."),

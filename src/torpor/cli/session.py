@@ -61,6 +61,18 @@ def create(
         typer.Option(min=0, metavar="SECONDS", help="Pause it after so long without use; 0 never."),
     ] = None,
     keep_warm: Annotated[bool, typer.Option(help="Never pause it by itself.")] = False,
+    workspace: Annotated[
+        str | None,
+        typer.Option(
+            "--workspace",
+            "-w",
+            metavar="WORKSPACE",
+            help="The workspace that it has as /workspace: its id, or its name.",
+        ),
+    ] = None,
+    persistent_workspace: Annotated[
+        bool, typer.Option("--persistent-workspace", help="Make a workspace for it.")
+    ] = False,
     config: Annotated[
         str | None,
         typer.Option(metavar="CONFIG", help="Make it as this configuration says."),
@@ -88,16 +100,20 @@ def create(
         raise typer.BadParameter("say --image, or --template", param_hint="--template")
     begun = time.monotonic()
     rest = image or size or env or label or keep_warm or idle_timeout is not None
+    rest = rest or persistent_workspace
     if config is not None and (rest or file):
-        raise typer.BadParameter("the configuration says all but the name", param_hint="--config")
-    if file is not None and (rest or name):
+        raise typer.BadParameter(
+            "the configuration says all but the name and the workspace", param_hint="--config"
+        )
+    if file is not None and (rest or name or workspace):
         raise typer.BadParameter("the manifest says all, the name too", param_hint="--file")
 
     def make(client: "api.Client") -> "api.Session":
         if file is not None:
             return client.create_session_from_manifest(read_manifest(file))
         if config is not None:
-            return client.create_session_from_config(name or _name_after(config), config)
+            called = name or _name_after(config)
+            return client.create_session_from_config(called, config, workspace=workspace)
         return client.create_session(
             name,
             image=image,
@@ -107,6 +123,8 @@ def create(
             labels=variables(label, "--label") or None,
             idle_timeout=idle_timeout,
             keep_warm=keep_warm or None,
+            workspace=workspace,
+            persistent_workspace=persistent_workspace or None,
         )
 
     def work(client: "api.Client") -> tuple["api.Session", float]:

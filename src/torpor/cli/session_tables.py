@@ -123,6 +123,7 @@ def print_session(found: "api.Session") -> None:
         ("image", found.image),
         ("template", found.template or ""),
         ("size", found.size),
+        ("workspace", found.workspace or ""),
         ("generation", str(found.generation)),
         ("created", when(found.created_at)),
         ("last event", when(found.last_event_at)),
@@ -198,6 +199,8 @@ def print_forked(
     out.print(f"{name} has {children}, {how} in {seconds:.2f} s.", markup=False)
     if forked.sessions:
         out.print(sessions_table(forked.sessions))
+    for warning in dict.fromkeys(each for child in forked.sessions for each in child.warnings):
+        out.print(warning, style="yellow", markup=False, soft_wrap=True)
     for failure in forked.failures:
         out.print(Text(f"Child {failure.index + 1} was not made: {failure.error}", "red"))
     print_lasting(out, lasting, "Each child shares with its parent what was done outside of it:")

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rich.live import Live
@@ -29,7 +29,8 @@ class Told:
 
 
 def until_ready(client: "Client", session: "Session") -> "Session":
-    """Return a session once it is no longer PROVISIONING; what it does until then is shown."""
+    """Return a session once it is no longer PROVISIONING; what it does until then is shown. The
+    warnings with which it was made stay with it."""
     with Shown() as shown:
         if session.status == "PROVISIONING":
             shown.report(Told(f"starting {session.name}"))
@@ -41,7 +42,7 @@ def until_ready(client: "Client", session: "Session") -> "Session":
                     step = step_of(event)
                     if step is not None:
                         shown.report(step)
-            session = client.get_session(session.id)
+            session = replace(client.get_session(session.id), warnings=session.warnings)
         if session.status == "FAILED":
             shown.abandon()
     return session

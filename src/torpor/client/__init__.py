@@ -66,6 +66,7 @@ from torpor.client.target import URL, is_local
 from torpor.client.template_records import Build, ImageReference, Template
 from torpor.client.transfer_records import Transfer
 from torpor.client.tries import Patience
+from torpor.client.workspace_records import Workspace
 
 if TYPE_CHECKING:
     from torpor.client.async_client import AsyncClient
@@ -130,6 +131,7 @@ __all__ = [
     "UnreachableError",
     "UntrustedError",
     "Who",
+    "Workspace",
     "is_local",
 ]
 

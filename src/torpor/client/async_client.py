@@ -21,6 +21,7 @@ from torpor.client.calls import (
     snapshots,
     templates,
     transfers,
+    workspaces,
 )
 from torpor.client.errors import ClientError, UnreachableError, api_error
 from torpor.client.following import Following, change_of
@@ -126,6 +127,10 @@ class AsyncClient:
     commit_upload = async_method(transfers.commit_upload)
     cancel_transfer = async_method(transfers.cancel_transfer)
     read_download_pieces = async_pieces_method(transfers.read_download_pieces)
+    create_workspace = async_method(workspaces.create_workspace)
+    list_workspaces = async_method(workspaces.list_workspaces)
+    get_workspace = async_method(workspaces.get_workspace)
+    delete_workspace = async_method(workspaces.delete_workspace)
     get_ingress = async_method(previews.get_ingress)
     create_preview = async_method(previews.create_preview)
     list_previews = async_method(previews.list_previews)

@@ -19,6 +19,7 @@ from torpor.client.calls import (
     snapshots,
     templates,
     transfers,
+    workspaces,
 )
 from torpor.client.errors import ClientError, UnreachableError, api_error
 from torpor.client.following import Following, change_of
@@ -124,6 +125,10 @@ class Client:
     commit_upload = method(transfers.commit_upload)
     cancel_transfer = method(transfers.cancel_transfer)
     read_download_pieces = pieces_method(transfers.read_download_pieces)
+    create_workspace = method(workspaces.create_workspace)
+    list_workspaces = method(workspaces.list_workspaces)
+    get_workspace = method(workspaces.get_workspace)
+    delete_workspace = method(workspaces.delete_workspace)
     get_ingress = method(previews.get_ingress)
     create_preview = method(previews.create_preview)
     list_previews = method(previews.list_previews)

@@ -77,6 +77,8 @@ class Session:
     """Said once, by the call that created it."""
     config: str | None = None
     """The id of the configuration that it was made of."""
+    workspace: str | None = None
+    """The id of the workspace that it has."""
 
 
 def session(said: Said) -> Session:
@@ -110,6 +112,7 @@ def session(said: Said) -> Session:
         recoverable=fields.parts(said, "recoverable", _recoverable),
         warnings=fields.texts(said, "warnings"),
         config=fields.perhaps_text(said, "config_id"),
+        workspace=fields.perhaps_text(said, "workspace_id"),
     )
 
 

@@ -40,6 +40,8 @@ from torpor.sessions.service import Sessions
 from torpor.sessions.transfers import NewTransfer, Progress, TransferLimits, Transfers
 from torpor.sessions.use import InUse
 from torpor.sessions.watch import Keeping
+from torpor.sessions.workspace_model import NewWorkspace, WorkspaceLimits
+from torpor.sessions.workspaces import Workspaces
 
 __all__ = [
     "SYSTEM",
@@ -62,6 +64,7 @@ __all__ = [
     "MachineHost",
     "NewSession",
     "NewTransfer",
+    "NewWorkspace",
     "NoRoomError",
     "NotFoundError",
     "Paused",
@@ -80,4 +83,6 @@ __all__ = [
     "TransferLimits",
     "Transfers",
     "Tree",
+    "WorkspaceLimits",
+    "Workspaces",
 ]

@@ -18,6 +18,7 @@ from torpor.sessions.room import Room
 from torpor.sessions.standing import GONE, Standing, insert_named
 from torpor.sessions.tasks import Tasks
 from torpor.sessions.templates import Templates
+from torpor.sessions.workspaces import Workspaces
 from torpor.store import operations as operations_table
 from torpor.store import sessions
 from torpor.store.database import Database, Transaction
@@ -55,6 +56,7 @@ class Creation:
         tasks: Tasks,
         standing: Standing,
         templates: Templates,
+        workspaces: Workspaces,
         defaults: Defaults,
         starting: asyncio.Semaphore,
     ) -> None:
@@ -68,14 +70,16 @@ class Creation:
         self._tasks = tasks
         self._standing = standing
         self._templates = templates
+        self._workspaces = workspaces
         self._defaults = defaults
         self._starting = starting
         self._provisioning: set[asyncio.Task[None]] = set()
 
     async def create(self, new: NewSession, by: Actor, key: Key | None) -> Session:
         """Note a new session, and begin to start it. Raises :exc:`InvalidError`,
-        :exc:`NotFoundError` if its configuration or its template is gone, :exc:`ConflictError` if
-        its name is taken or nothing of its template was built, :exc:`NoRoomError`."""
+        :exc:`NotFoundError` if its configuration, its template or its workspace is gone,
+        :exc:`ConflictError` if its name is taken, nothing of its template was built, or another
+        session has its workspace, :exc:`NoRoomError`."""
         check_new(new)
         if new.template is None:
             self._check_image(new.image or self._defaults.image)
@@ -124,10 +128,12 @@ class Creation:
                     template, image = await self._templates.resolve(conn, new.template)
                     session = replace(session, template=template, image=image)
                 await insert_named(conn, session)
+                session = await self._workspaces.claim(conn, new, session, by)
                 await operations_table.insert(conn, operation)
+                more = {} if session.workspace is None else {"workspace_id": session.workspace}
                 await self._events.append(
                     conn, "session.created", session.id, by, name=session.name,
-                    image=session.image, size=session.size, config_id=config,
+                    image=session.image, size=session.size, config_id=config, **more,
                 )  # fmt: skip
                 start = await self.note_start(conn, session.id, by)
         except BaseException:
@@ -202,9 +208,12 @@ class Creation:
                 await self._operations.failed(conn, noted, by, error)
                 why = f"It could not be started: {error}"
                 await self._standing.note_failed(conn, session, why, by)
+                await self._workspaces.leave(conn, session, by)  # nothing of it can be recovered
 
         await self._operations.until_taken(f"the failure of session {session.id}", write)
         self._events.tell(session.id)
+        if session.workspace is not None:
+            await self._workspaces.let_go(session.id)
 
     async def _start_first(
         self, session: Session, noted: Noted, by: Actor, event: StartEvent
@@ -219,8 +228,11 @@ class Creation:
                 await self._templates.ensure(session.image, report)
             found = await self._host.image_start(session.image, session.size, report)
             snapshot, defaults = found.snapshot, found.defaults
+        await self._workspaces.prepare(session)
         async with self._starting:
-            running = await self._host.start(snapshot, noted.labels, event, session.name)
+            running = await self._host.start(
+                snapshot, noted.labels, event, session.name, disk=session.workspace
+            )
         await self._standing.started(
             session, running, noted, by, "session.ready", defaults=defaults
         )

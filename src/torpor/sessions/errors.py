@@ -61,6 +61,10 @@ class ConflictError(SessionError):
     code = "conflict"
 
 
+class KeyReusedError(ConflictError):
+    """An idempotency key belongs to another request."""
+
+
 class NoRoomError(SessionError):
     """There is not enough memory or disk now. ``facts`` has what was needed and what is free, in
     bytes."""

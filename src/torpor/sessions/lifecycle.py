@@ -18,6 +18,7 @@ from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots
 from torpor.sessions.standing import RUNS, Standing, check_runs, check_there
 from torpor.sessions.tasks import Tasks
+from torpor.sessions.workspaces import Workspaces
 from torpor.store import operations as operations_table
 from torpor.store import sessions
 from torpor.store.database import Database, Transaction
@@ -47,6 +48,7 @@ class Lifecycle:
         tasks: Tasks,
         standing: Standing,
         endings: Endings,
+        workspaces: Workspaces,
         starting: asyncio.Semaphore,
     ) -> None:
         self._database = database
@@ -59,6 +61,7 @@ class Lifecycle:
         self._tasks = tasks
         self._standing = standing
         self._endings = endings
+        self._workspaces = workspaces
         self._starting = starting
 
     # Pause
@@ -94,13 +97,14 @@ class Lifecycle:
                         state="It runs on.",
                         todo="Set keep_warm to false first.",
                     )
-                return await self._freeze_and_stop(session, by, reason, key)
+                return await self.freeze_and_stop(session, by, reason, key)
             await self._operations.note_nothing("pause", by, session_id, key)
         return session
 
-    async def _freeze_and_stop(
+    async def freeze_and_stop(
         self, session: Session, by: Actor, reason: str, key: Key | None
     ) -> Session:
+        """Pause a session that runs, in its turn. Raises :exc:`FailedError`."""
         assert session.machine is not None
         snapshot = new_id()
         async with self._operations.noted(
@@ -156,17 +160,19 @@ class Lifecycle:
             _check_resumable(session, wanted)
             if wanted is None:
                 assert session.snapshot is not None
-                resumed = await self._thaw(session, session.snapshot, by, key)
+                resumed = await self.thaw(session, session.snapshot, by, key)
             else:
                 # Nothing may need it until the session stands on it.
                 async with self._snapshots.held_one(wanted) as row:
                     _check_own(session, wanted, row)
-                    resumed = await self._thaw(session, wanted, by, key)
+                    resumed = await self.thaw(session, wanted, by, key)
         if session.snapshot is not None and session.snapshot != resumed.snapshot:
             await self._snapshots.release(session.snapshot)
         return resumed
 
-    async def _thaw(self, session: Session, snapshot: str, by: Actor, key: Key | None) -> Session:
+    async def thaw(self, session: Session, snapshot: str, by: Actor, key: Key | None) -> Session:
+        """Resume a session from a snapshot, in its turn. Raises :exc:`NoRoomError` and
+        :exc:`FailedError`, the session as before."""
         await self._standing.check_name_free(session)
         older = snapshot != session.snapshot or session.status is Status.FAILED
         generation = session.generation + (1 if older else 0)
@@ -190,7 +196,7 @@ class Lifecycle:
         """Start a machine for a session that has had one. Raises :exc:`FailedError`."""
         try:
             async with self._starting:
-                return await self._host.start(snapshot, noted.labels, event)
+                return await self._host.start(snapshot, noted.labels, event, disk=session.workspace)
         except (VmError, OSError) as error:
             raise failed(
                 error,
@@ -229,13 +235,17 @@ class Lifecycle:
             await self._events.append(
                 conn, "session.rebooted", session.id, SYSTEM, boot_id=running.boot_id
             )
+            await self._workspaces.look_at(conn, session, running)
         self._events.tell(session.id)
 
     # Destroy
 
     async def destroy(self, session: str, by: Actor) -> None:
         """End a session for good. Needs neither a machine nor snapshots that are whole; one that
-        is gone already is left."""
+        is gone already is left.
+
+        What is on its workspace is saved first. Raises :exc:`FailedError` if that cannot be done
+        now: then it is still being destroyed, and its machine runs."""
         await self._tasks.whole(self._destroy(session, by), f"destroying {session}")
 
     async def _destroy(self, session_id: str, by: Actor) -> None:
@@ -253,15 +263,27 @@ class Lifecycle:
             async with self._database.write() as conn:
                 await operations_table.insert(conn, record)
                 await sessions.update(conn, session_id, status=Status.DESTROYING)
-                await self._events.append(conn, "session.destroying", session_id, by)
+                workspace = await self._workspaces.leave(conn, session, by)
+                if session.status is not Status.DESTROYING:
+                    await self._events.append(conn, "session.destroying", session_id, by)
             self._events.tell(session_id)
             async with self._operations.under_way(record, by) as noted:
+                left = None
+                if workspace is not None:
+                    left = await self._workspaces.save(workspace, self._machine_with_disk(session))
                 for machine in self._machines_of(session):
                     await self._endings.end(machine, session_id)
                 self._room.give_back(session_id)
                 async with self._database.write() as conn:
+                    if left is not None:
+                        await self._workspaces.left(conn, left, by)
                     await sessions.update(
-                        conn, session_id, status=Status.DESTROYED, machine=None, snapshot=None
+                        conn,
+                        session_id,
+                        status=Status.DESTROYED,
+                        machine=None,
+                        snapshot=None,
+                        workspace=None,
                     )
                     await self._events.append(conn, "session.destroyed", session_id, by)
                     # Its first start may have been cut off before it was begun.
@@ -271,7 +293,16 @@ class Lifecycle:
             await self._snapshots.release_all_of(session_id)
             if session.snapshot is not None:  # a fork stands on a snapshot of another
                 await self._snapshots.release(session.snapshot)
+            if session.workspace is not None:
+                await self._workspaces.remove_left()  # it may not have come to be
         self._lives.forget(session_id)
+
+    def _machine_with_disk(self, session: Session) -> str:
+        """Return the machine that writes to the workspace of a session, "" if none does. One that
+        is left of an earlier state of it has written nothing that is to be kept."""
+        if session.machine is None and session.snapshot is None:  # cut off in its first start
+            return next(iter(self._machines_of(session)), "")
+        return session.machine if session.machine in self._host.running() else ""
 
     def _machines_of(self, session: Session) -> list[str]:
         return [

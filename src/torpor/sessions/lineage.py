@@ -4,6 +4,7 @@ A fork and a rollback bring back what was in the machine. What the session did b
 and is listed.
 """
 
+import logging
 import secrets
 from dataclasses import replace
 
@@ -40,8 +41,11 @@ from torpor.store import operations as operations_table
 from torpor.store import sessions
 from torpor.store import snapshots as snapshots_table
 from torpor.store.database import Database, Transaction
+from torpor.store.errors import StoreError
 from torpor.store.records import Operation, Session, Snapshot, Status
 from torpor.vm import VmError
+
+logger = logging.getLogger("torpor.sessions")
 
 EXTERNAL = frozenset(("port.opened",))
 """Types of events with which a session reaches beyond its machine."""
@@ -139,6 +143,7 @@ class Lineage:
             pause_reason=None,
             failure=None,
             last_event_at=None,
+            workspace=None,
         )
         try:
             self._room.take(child.id, source.id)
@@ -160,7 +165,9 @@ class Lineage:
         try:
             async with self._database.write() as conn:
                 await self._creation.check_room_for(conn, len(new))
-                forked = Forked(children, await self._not_undone(conn, parent, source))
+                forked = Forked(
+                    children, await self._not_undone(conn, parent, source), _warnings(source)
+                )
                 # One of which nothing came can be asked for again with its key.
                 operation = self._operations.done_at_once(
                     self._operations.new("fork", by, parent.id, key if new else None),
@@ -169,6 +176,7 @@ class Lineage:
                         for child in children
                     ],
                     not_undone=forked.not_undone,
+                    warnings=forked.warnings,
                 )
                 await operations_table.insert(conn, operation)
                 for child in new:
@@ -196,7 +204,8 @@ class Lineage:
             await self._standing.get(each) if isinstance(each, str) else error_of(each)
             for each in operation.result["children"]
         ]
-        return Forked(children, operation.result["not_undone"])
+        result = operation.result
+        return Forked(children, result["not_undone"], result.get("warnings", []))
 
     # Rollback
 
@@ -204,7 +213,8 @@ class Lineage:
         self, session: str, by: Actor, checkpoint: str, *, key: Key | None
     ) -> RolledBack:
         """Go back to a checkpoint, as the same session. The machine that runs goes only when the
-        new one does. Raises :exc:`NoRoomError`, :exc:`ConflictError`, and :exc:`FailedError`, the
+        new one does; one that has a workspace is frozen first, and goes on if the new one does not
+        come to run. Raises :exc:`NoRoomError`, :exc:`ConflictError`, and :exc:`FailedError`, the
         session as before."""
         return await self._operations.once(
             f"rolling back {session}",
@@ -228,6 +238,9 @@ class Lineage:
             await self._standing.check_name_free(session)
             source = check_ready(await self._checkpoints.get(session_id, checkpoint))
             not_undone = await self.not_undone(session, source)
+            back = await self._parted(session, by)
+            if back is not None:
+                session = back
             old = session.machine if session.status in RUNS else None
             generation = session.generation + 1
             self._room.take(session.id, source.id)
@@ -242,6 +255,10 @@ class Lineage:
                         session, running, noted, by, "session.rolled_back",
                         snapshot=source.id, generation=generation,
                     )  # fmt: skip
+            except BaseException:
+                if back is not None:
+                    await self._go_on(back, by)
+                raise
             finally:
                 self._room.give_back(session.id)
                 if await self._lives_on(session_id):
@@ -250,6 +267,23 @@ class Lineage:
                 await self._endings.end(old, session_id)
         await self._snapshots.release(*filter(None, [session.snapshot]))
         return RolledBack(rolled, not_undone)
+
+    async def _parted(self, session: Session, by: Actor) -> Session | None:
+        """Pause a session that runs with a workspace, and return it as it is then: no two machines
+        can have that, so the old one cannot run until the new one does. None if it need not be."""
+        if session.workspace is None or session.status not in RUNS:
+            return None
+        return await self._lifecycle.freeze_and_stop(session, by, "rollback", None)
+
+    async def _go_on(self, session: Session, by: Actor) -> None:
+        """Resume a session that was paused for a rollback which has come to nothing. If that cannot
+        be, it stays paused, and whoever uses it wakes it."""
+        assert session.snapshot is not None
+        self._room.give_back(session.id)
+        try:
+            await self._lifecycle.thaw(session, session.snapshot, by, None)
+        except (SessionError, StoreError) as error:
+            logger.warning("session %s stays paused: %s", session.name, error)
 
     async def _lives_on(self, session: str) -> bool:
         return (await self._standing.get(session)).status in RUNS
@@ -273,3 +307,15 @@ class Lineage:
             rows = await snapshots_table.of_session(conn, session_id)
             children = await sessions.children(conn, session_id)
         return Tree(session, rows, children)
+
+
+def _warnings(source: Snapshot) -> list[str]:
+    """Return what should be known of a child that starts from a snapshot."""
+    if source.workspace is None:
+        return []
+    when = source.created_at.isoformat(timespec="seconds")
+    copied = (
+        f"/workspace is a copy of workspace {source.workspace} as of {when}: it goes with this"
+        " session, and the workspace stays with the one that was forked."
+    )
+    return [copied]

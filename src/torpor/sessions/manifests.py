@@ -27,9 +27,15 @@ and Slack, keys of Amazon, private keys."""
 
 
 def canonical(new: NewSession) -> dict[str, Any]:
-    """Return the canonical form of a manifest. The name is not part of it."""
+    """Return the canonical form of a manifest. The name is not part of it, nor is the workspace:
+    only one session can have it."""
     metadata = _said(labels=dict(new.labels), description=new.description)
-    sandbox = _said(sizeSlug=new.size, template=new.template, idleTimeoutSeconds=new.idle_timeout)
+    sandbox = _said(
+        sizeSlug=new.size,
+        template=new.template,
+        idleTimeoutSeconds=new.idle_timeout,
+        persistentWorkspace=new.persistent_workspace,
+    )
     own = _said(image=new.image, keepWarm=new.keep_warm, metadata=dict(new.metadata))
     if new.idle_timeout == 0:  # there 0 is the server's own, here it is never
         own["idleTimeoutSeconds"] = 0
@@ -65,6 +71,7 @@ def of_canonical(document: Mapping[str, Any], name: str | None, config: str) -> 
         metadata=own.get("metadata", {}),
         idle_timeout=own.get("idleTimeoutSeconds", sandbox.get("idleTimeoutSeconds")),
         keep_warm=own.get("keepWarm", False),
+        persistent_workspace=sandbox.get("persistentWorkspace", False),
         description=metadata.get("description", ""),
         config=config,
     )
@@ -84,6 +91,14 @@ def credentials(new: NewSession) -> list[str]:
 
 def check_kept(new: NewSession) -> None:
     """Raise :exc:`InvalidError` if a manifest has what is not to be kept in a configuration."""
+    if new.workspace is not None:
+        raise InvalidError(
+            "workspace_id: only one session at a time can have a workspace, and of a configuration"
+            " there may be many.",
+            state="Nothing was stored.",
+            todo="Name the workspace when a session is made; or write persistent_workspace, for"
+            " each to get one of its own.",
+        )
     found = credentials(new)
     if found:
         raise InvalidError(

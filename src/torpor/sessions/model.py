@@ -76,6 +76,10 @@ class NewSession:
     keep_warm: bool = False
     template: str | None = None
     """The id or the name of a template, in place of an image."""
+    persistent_workspace: bool = False
+    """Whether a workspace is to be made for it, which outlives it."""
+    workspace: str | None = None
+    """The id or the name of a workspace that there is; then none is made."""
     config: str | None = None
     description: str = ""
     version: str = FLAT
@@ -95,10 +99,12 @@ class Changes:
 @dataclass(frozen=True)
 class Forked:
     """What became of each child that was asked for, and what a fork does not undo: events since
-    its checkpoint with which the session reached beyond its machine."""
+    its checkpoint with which the session reached beyond its machine. ``warnings`` hold for each
+    child."""
 
     children: list[Session | SessionError]
     not_undone: list[str]
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

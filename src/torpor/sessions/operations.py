@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from torpor.sessions.errors import ConflictError, SessionError
+from torpor.sessions.errors import KeyReusedError, SessionError
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import OPERATION, SESSION
 from torpor.sessions.model import Actor, Key, now
@@ -77,8 +77,8 @@ class Operations:
 
         With a ``key``: if it is under way, wait for that; if it was done, return what ``again``
         makes of its record; if it failed or was interrupted, do it. If nobody knows whether it was
-        done, ``go_on`` with it, where there is such a case. Raises :exc:`ConflictError` if the key
-        belongs to another request.
+        done, ``go_on`` with it, where there is such a case. Raises :exc:`KeyReusedError` if the
+        key belongs to another request.
         """
         if key is None:
             return await self._tasks.whole(do(), name)
@@ -240,7 +240,7 @@ class Operations:
 
 def _check_same(digest: str, key: Key) -> None:
     if digest != key.digest:
-        raise ConflictError(
+        raise KeyReusedError(
             f"The idempotency key {key.key!r} was used for another request.",
             state="Nothing was changed.",
             todo="Use a new key for each request.",

@@ -13,6 +13,7 @@ from typing import Any
 from torpor.sessions.checkpoints import Checkpoints
 from torpor.sessions.creation import Creation
 from torpor.sessions.endings import Endings
+from torpor.sessions.errors import SessionError
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import (
     OPERATION,
@@ -28,6 +29,7 @@ from torpor.sessions.model import SYSTEM
 from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots
 from torpor.sessions.standing import RUNS, Standing
+from torpor.sessions.workspaces import Workspaces
 from torpor.store import operations as operations_table
 from torpor.store import sessions as sessions_table
 from torpor.store import snapshots as snapshots_table
@@ -57,6 +59,8 @@ class Report:
     """Machines that no session had, and that were ended."""
     snapshots: list[str] = field(default_factory=list)
     """Snapshots that no session had, and that were removed."""
+    workspaces: int = 0
+    """Workspaces that were being made, and that were removed."""
 
     def say(self, session: str, what: str) -> None:
         """Note something that was done about a session."""
@@ -69,6 +73,7 @@ class Report:
             "sessions": self.sessions,
             "machines_ended": self.machines,
             "snapshots_removed": self.snapshots,
+            "workspaces_undone": self.workspaces,
         }
 
 
@@ -87,6 +92,7 @@ class Reconciler:
         creation: Creation,
         lifecycle: Lifecycle,
         checkpoints: Checkpoints,
+        workspaces: Workspaces,
     ) -> None:
         self._database = database
         self._host = host
@@ -98,6 +104,7 @@ class Reconciler:
         self._creation = creation
         self._lifecycle = lifecycle
         self._checkpoints = checkpoints
+        self._workspaces = workspaces
         self._report = Report()
 
     async def run(self) -> Report:
@@ -120,6 +127,8 @@ class Reconciler:
         await self._end_strangers()
         await self._remove_strangers(known, found)
         await self._snapshots.tidy()
+        self._report.workspaces = await self._workspaces.compare()
+        await self._workspaces.tidy()
         await self._events.add("server.reconciled", None, SYSTEM, **self._report.plain())
         if new:
             await self._creation.provision_anew(new, SYSTEM)
@@ -148,8 +157,15 @@ class Reconciler:
                 with contextlib.suppress(NameTakenError):  # then nothing comes of it
                     await self._finish_start(session, operation, machine)
             case "destroy":
-                await self._lifecycle.destroy(session.id, SYSTEM)
-                self._report.say(session.id, "was being destroyed: finished")
+                await self._destroy(session)
+
+    async def _destroy(self, session: Session) -> None:
+        try:
+            await self._lifecycle.destroy(session.id, SYSTEM)
+        except SessionError as error:  # its workspace; that is tried again
+            self._report.say(session.id, f"was being destroyed, and still is: {error}")
+        else:
+            self._report.say(session.id, "was being destroyed: finished")
 
     def _machine_of(self, operation: Operation) -> Running | None:
         for running in self._host.running().values():
@@ -189,7 +205,7 @@ class Reconciler:
                 "generation": operation.plan["generation"],
             }
         async with self._database.write() as conn:
-            await sessions_table.update(
+            changed = await sessions_table.update(
                 conn,
                 session.id,
                 boot_id=machine.boot_id,
@@ -197,6 +213,7 @@ class Reconciler:
                 failure=None,
                 **changes,
             )
+            await self._workspaces.attached(conn, changed, machine, SYSTEM)
             name = {"provision": "ready", "resume": "resumed"}.get(operation.kind, "rolled_back")
             await self._events.append(
                 conn, f"session.{name}", session.id, SYSTEM, boot_id=machine.boot_id
@@ -272,8 +289,7 @@ class Reconciler:
             self._report.say(session.id, "was being created: begun anew")
             return True
         elif session.status is Status.DESTROYING:
-            await self._lifecycle.destroy(session.id, SYSTEM)
-            self._report.say(session.id, "was being destroyed: finished")
+            await self._destroy(session)
         return False
 
     async def _check_running(self, session: Session, ended: Mapping[str, End]) -> None:

@@ -40,6 +40,8 @@ from torpor.sessions.templates import Templates
 from torpor.sessions.transfers import TransferLimits, Transfers
 from torpor.sessions.use import InUse, Uses
 from torpor.sessions.watch import Keeping, Watch
+from torpor.sessions.workspace_model import WorkspaceLimits
+from torpor.sessions.workspaces import Workspaces
 from torpor.store import events as events_table
 from torpor.store import operations as operations_table
 from torpor.store import samples as samples_table
@@ -71,6 +73,7 @@ class Sessions:
         limits: RoomLimits,
         keeping: Keeping,
         transfers: TransferLimits,
+        workspaces: WorkspaceLimits,
     ) -> None:
         self._database = database
         self._host = host
@@ -83,20 +86,24 @@ class Sessions:
         self._snapshots = Snapshots(database, host, self.events, self._tasks)
         starting = asyncio.Semaphore(AT_ONCE)
         self._endings = Endings(host, self.events, self._tasks, operations.closing)
-        self._standing = Standing(
-            database, host, self._endings, self.events, self._snapshots, self._room, self._lives
+        self.workspaces = Workspaces(
+            database, host, self.events, operations, self._lives, self._tasks, workspaces
         )
+        self._standing = Standing(
+            database, host, self._endings, self.events, self._snapshots, self._room, self._lives,
+            self.workspaces,
+        )  # fmt: skip
         self.configs = Configs(database, self.events, operations)
         self.templates = Templates(
             database, host, self.events, operations, self._tasks, defaults.size
         )
         self._creation = Creation(
             database, host, self.events, operations, self.configs, self._room, self._lives,
-            self._tasks, self._standing, self.templates, defaults, starting,
+            self._tasks, self._standing, self.templates, self.workspaces, defaults, starting,
         )  # fmt: skip
         self._lifecycle = Lifecycle(
             database, host, self.events, operations, self._snapshots, self._room, self._lives,
-            self._tasks, self._standing, self._endings, starting,
+            self._tasks, self._standing, self._endings, self.workspaces, starting,
         )  # fmt: skip
         self._checkpoints = Checkpoints(
             database, host, self.events, operations, self._snapshots, self._lives, self._standing
@@ -116,7 +123,8 @@ class Sessions:
         self.previews = Previews(database, self.events, operations, self._standing)
         self._watch = Watch(
             database, host, self.events, self._snapshots, self._room, self._lives,
-            self._lifecycle, self.transfers, self._tasks, keeping, defaults.idle_timeout,
+            self._lifecycle, self.transfers, self.workspaces, self._tasks, keeping,
+            defaults.idle_timeout,
         )  # fmt: skip
         self._watching: asyncio.Task[None] | None = None
         self.report = Report()
@@ -132,6 +140,7 @@ class Sessions:
         defaults: Defaults | None = None,
         limits: RoomLimits | None = None,
         keeping: Keeping | None = None,
+        workspaces: WorkspaceLimits | None = None,
     ) -> "Sessions":
         """Bring database and host together, and look after the sessions from now on."""
         async with database.read() as conn:
@@ -139,7 +148,7 @@ class Sessions:
         ulids = Ulids(max(filter(None, ids), default=None))
         opened = cls(
             database, host, ulids, defaults or Defaults(), limits or RoomLimits(),
-            keeping or Keeping(), transfers,
+            keeping or Keeping(), transfers, workspaces or WorkspaceLimits(),
         )  # fmt: skip
         await opened._begin()
         return opened
@@ -150,6 +159,7 @@ class Sessions:
         reconciler = Reconciler(
             self._database, self._host, self.events, self._snapshots, self._room,
             self._standing, self._endings, self._creation, self._lifecycle, self._checkpoints,
+            self.workspaces,
         )  # fmt: skip
         self.report = await reconciler.run()
         await self.transfers.begin()

@@ -19,6 +19,7 @@ from torpor.sessions.events import Events
 from torpor.sessions.hosts import Kept, MachineHost
 from torpor.sessions.model import SYSTEM, now
 from torpor.sessions.tasks import Tasks
+from torpor.sessions.workspaces import note_saved
 from torpor.store import events as events_table
 from torpor.store import snapshots as table
 from torpor.store.database import Database, Transaction
@@ -67,8 +68,11 @@ class Snapshots:
             event=await events_table.last_of(conn, session.id),
             stored_bytes=kept.stored_bytes,
             durable=kept.durable,
+            workspace=kept.disk,
         )
         await table.insert(conn, snapshot)
+        if kept.disk is not None and kept.disk == session.workspace:
+            await note_saved(conn, self._host, kept.disk)
         return snapshot
 
     def settle(self, snapshot: str, *superseded: str | None) -> None:

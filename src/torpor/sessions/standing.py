@@ -14,6 +14,7 @@ from torpor.sessions.model import SYSTEM, Actor
 from torpor.sessions.operations import Noted
 from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots, checkpoint_id
+from torpor.sessions.workspaces import Workspaces
 from torpor.store import sessions
 from torpor.store.database import Database, Transaction
 from torpor.store.errors import NameTakenError
@@ -36,6 +37,7 @@ class Standing:
         snapshots: Snapshots,
         room: Room,
         lives: Lives,
+        workspaces: Workspaces,
     ) -> None:
         self._database = database
         self._host = host
@@ -44,6 +46,7 @@ class Standing:
         self._snapshots = snapshots
         self._room = room
         self._lives = lives
+        self._workspaces = workspaces
 
     async def get(self, session: str) -> Session:
         """Return a session by its id. Raises :exc:`NotFoundError`."""
@@ -87,6 +90,7 @@ class Standing:
                     failure=None,
                     **changes,
                 )
+                await self._workspaces.attached(conn, changed, running, by)
                 await self._events.append(
                     conn, event, session.id, by, boot_id=running.boot_id,
                     generation=changed.generation, snapshot_id=changed.snapshot,

@@ -18,6 +18,7 @@ from torpor.sessions.snapshots import Snapshots
 from torpor.sessions.standing import RUNS
 from torpor.sessions.tasks import Tasks
 from torpor.sessions.transfers import Transfers
+from torpor.sessions.workspaces import Workspaces
 from torpor.store import events as events_table
 from torpor.store import operations as operations_table
 from torpor.store import previews as previews_table
@@ -62,6 +63,7 @@ class Watch:
         lives: Lives,
         lifecycle: Lifecycle,
         transfers: Transfers,
+        workspaces: Workspaces,
         tasks: Tasks,
         keeping: Keeping,
         idle_timeout: int,
@@ -74,6 +76,7 @@ class Watch:
         self._lives = lives
         self._lifecycle = lifecycle
         self._transfers = transfers
+        self._workspaces = workspaces
         self._tasks = tasks
         self._keeping = keeping
         self._idle_timeout = idle_timeout
@@ -201,6 +204,11 @@ class Watch:
         """Finish what was left over, and forget what is too old."""
         await self._snapshots.tidy()
         await self._transfers.tidy()
+        for session in await self._workspaces.tidy():
+            try:
+                await self._lifecycle.destroy(session, SYSTEM)
+            except SessionError as error:
+                logger.warning("session %s is still being destroyed: %s", session, error)
         moment = now()
         async with self._database.write() as conn:
             keeping = self._keeping

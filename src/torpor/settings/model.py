@@ -190,6 +190,25 @@ class Settings(BaseSettings):
         "was made ready to be fetched is kept, in hours.",
     )
 
+    workspace_limit_gib: Whole = Field(
+        100,
+        ge=1,
+        le=100,
+        description="How large one workspace may be, in GiB.",
+    )
+    workspace_default_gib: Whole = Field(
+        10,
+        ge=1,
+        le=100,
+        description="How large a workspace is that is made for a session, in GiB; never more than "
+        "`workspace_limit_gib`.",
+    )
+    max_workspaces: Whole = Field(
+        100,
+        ge=1,
+        description="How many workspaces there may be.",
+    )
+
     @classmethod
     def settings_customise_sources(
         cls,

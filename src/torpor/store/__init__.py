@@ -8,5 +8,6 @@ from torpor.store.configs import ConfigQuery
 from torpor.store.database import Database, Transaction
 from torpor.store.paging import Page
 from torpor.store.sessions import SessionQuery
+from torpor.store.workspaces import WorkspaceQuery
 
-__all__ = ["ConfigQuery", "Database", "Page", "SessionQuery", "Transaction"]
+__all__ = ["ConfigQuery", "Database", "Page", "SessionQuery", "Transaction", "WorkspaceQuery"]

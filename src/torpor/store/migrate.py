@@ -6,7 +6,7 @@ from sqlalchemy import Connection, inspect, text
 
 from torpor.store.errors import DamagedError, NewerSchemaError
 
-HEAD = "0007"
+HEAD = "0009"
 """The newest migration. A database that has it is opened without importing Alembic."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 

@@ -13,11 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.store.columns import Moment, microseconds, moment
 from torpor.store.errors import CursorError
-from torpor.store.records import Build, Config, Session, Snapshot, Template
+from torpor.store.records import Build, Config, Session, Snapshot, Template, Workspace
 from torpor.store.rows import listed
 
 T = TypeVar("T")
-R = TypeVar("R", Session, Config, Snapshot, Template, Build)
+R = TypeVar("R", Session, Config, Snapshot, Template, Build, Workspace)
 _CURSOR = re.compile(r"(\d{1,17})-([\x21-\x7e]{1,200})", re.ASCII)
 
 

@@ -70,6 +70,8 @@ class Session:
     """The configuration that it was made of."""
     template: str | None = None
     """The template that its image was built for."""
+    workspace: str | None = None
+    """The workspace that it holds."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ or because a machine had ended and its files were left."""
 @dataclass(frozen=True)
 class Snapshot:
     """A snapshot of a session. ``id`` is the host's name of it, ``checkpoint`` the one that users
-    know it by, if they may go back to it. ``event`` is the last event before the cut."""
+    know it by, if they may go back to it. ``event`` is the last event before the cut,
+    ``workspace`` the one whose disk was cut with it."""
 
     id: str
     session: str
@@ -118,6 +121,39 @@ class Snapshot:
     error: str | None = None
     stored_bytes: int = 0
     durable: bool = False
+    workspace: str | None = None
+
+
+WorkspaceState = Literal[
+    "PENDING", "AVAILABLE", "ATTACHING", "ATTACHED", "RELEASING", "DELETING", "FAILED"
+]
+"""Where a workspace stands: its disk is being made; nobody has it; the session that has it is being
+started with it; has it; is being destroyed, and its disk saved; the disk is being removed; or there
+is nothing of it that could be used."""
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A disk that outlives sessions, and that one of them has at a time: ``session``.
+
+    ``name`` is a mark for people, which others may have too. ``updated_at`` and ``updated_by`` are
+    of the last change that somebody has asked for, ``saved_at`` of the last time that its content
+    was saved. ``size_bytes`` is what it can hold, ``stored_bytes`` what was stored of it then.
+    ``error`` says why it is FAILED.
+    """
+
+    id: str
+    name: str | None
+    created_at: datetime
+    updated_at: datetime
+    created_by: str
+    updated_by: str
+    state: WorkspaceState
+    size_bytes: int
+    stored_bytes: int = 0
+    session: str | None = None
+    saved_at: datetime | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True)

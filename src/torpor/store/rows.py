@@ -20,11 +20,22 @@ from torpor.store.records import (
     Template,
     Token,
     Transfer,
+    Workspace,
 )
 
 T = TypeVar("T")
 C = TypeVar(
-    "C", Session, Config, Snapshot, Operation, Token, Template, Build, Transfer, PreviewLink
+    "C",
+    Session,
+    Config,
+    Snapshot,
+    Operation,
+    Token,
+    Template,
+    Build,
+    Transfer,
+    PreviewLink,
+    Workspace,
 )
 
 

@@ -64,6 +64,7 @@ sessions = Table(
     Column("defaults", Document, nullable=False),
     Column("config", Text),
     Column("template", Text),
+    Column("workspace", Text),
 )
 Index("ix_sessions_created_at_id", sessions.c.created_at, sessions.c.id)
 Index("ix_sessions_status_created_at_id", sessions.c.status, sessions.c.created_at, sessions.c.id)
@@ -133,12 +134,37 @@ snapshots = Table(
     Column("error", Text),
     Column("stored_bytes", BigInteger, nullable=False),
     Column("durable", Boolean, nullable=False),
+    Column("workspace", Text),
 )
 Index(
     "ix_snapshots_session_created_at_id",
     snapshots.c.session,
     snapshots.c.created_at,
     snapshots.c.id,
+)
+
+workspaces = Table(
+    "workspaces",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("updated_by", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("stored_bytes", BigInteger, nullable=False),
+    Column("session", Text, ForeignKey("sessions.id"), unique=True),
+    Column("saved_at", Moment),
+    Column("error", Text),
+)
+Index("ix_workspaces_created_at_id", workspaces.c.created_at, workspaces.c.id)
+Index(
+    "ix_workspaces_state_created_at_id",
+    workspaces.c.state,
+    workspaces.c.created_at,
+    workspaces.c.id,
 )
 
 events = Table(

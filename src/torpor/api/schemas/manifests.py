@@ -19,7 +19,6 @@ LATER = {
     "model": "needs an agent, and this version runs none",
     "mounts": "needs shared directories, which this version does not have",
     "permissions": "needs an agent, and this version runs none",
-    "persistent_workspace": "needs workspaces of their own, which this version does not have",
     "repos": "needs machines with a network, which this version does not have",
     "resume_on_topoff": "needs a balance that can be topped up, which Torpor does not have",
     "secrets": "needs the gateway, which this version does not have",
@@ -51,6 +50,16 @@ METADATA = "Torpor: anything that is to be kept with the session, and is given b
 IDLE = (
     "After how many seconds without use the session pauses by itself (5 s to 30 days; 0 never); a"
     " duration such as `1h30m` is read too."
+)
+
+
+WORKSPACES = (
+    "The workspace that it is to have as `/workspace`: its id. Torpor: its name will do, if no"
+    " other one has it."
+)
+PERSISTENT = (
+    "Make a workspace for it, which outlives it; `workspace_id` of the session says which. With a"
+    " `workspace_id` it is that one, and none is made."
 )
 
 
@@ -105,6 +114,8 @@ class NewSessionBody(Refusing):
     metadata: dict[str, Any] = Field({}, description=METADATA, examples=[{"ticket": 7742}])
     idle_timeout: Seconds | None = Field(None, description=IDLE, examples=[900])
     keep_warm: bool = Field(False, description="Never pause by itself.")
+    persistent_workspace: bool = Field(False, description=PERSISTENT)
+    workspace_id: str | None = Field(None, description=WORKSPACES, max_length=256)
     description: str = Field("", description="What it is for; kept with its configuration.")
     agent: Literal["none"] = Field(
         "none", description="What runs in the machine: this version runs no agents."
@@ -112,7 +123,8 @@ class NewSessionBody(Refusing):
 
     def new(self) -> NewSession:
         """Return what is asked for."""
-        return NewSession(**self.model_dump(exclude={"agent"}))
+        said = self.model_dump(exclude={"agent", "workspace_id"})
+        return NewSession(**said, workspace=self.workspace_id or None)
 
 
 _AGENT = "needs an agent, and this version runs none"
@@ -177,10 +189,10 @@ class EnvelopeSandbox(Refusing):
         description="The template to start from, by its id or its name. Empty, and `coding`, which"
         " is what others begin with, choose none.",
     )
-    persistent_workspace: Literal[False] = Field(
+    persistent_workspace: bool = Field(
         default=False,
         alias="persistentWorkspace",
-        description="Only false: this version has no workspaces of their own.",
+        description="Make a workspace for it, which outlives it.",
     )
 
 
@@ -235,6 +247,7 @@ class EnvelopeBody(Asked):
             metadata=own.metadata,
             idle_timeout=sandbox.idle_timeout or own.never_idle,
             keep_warm=own.keep_warm,
+            persistent_workspace=sandbox.persistent_workspace,
             description=self.metadata.description,
             version=self.version,
         )

@@ -11,14 +11,18 @@ from torpor.api.schemas.manifests import (
     LATER,
     METADATA,
     NAMES,
+    WORKSPACES,
     NewSessionBody,
     Seconds,
     Texts,
     refuse_later,
 )
+from torpor.api.schemas.workspaces import WORKSPACE_ID
 from torpor.sessions.model import Changes
 
 SESSION_ID = "2f1a9c1e-7f0b-4c55-9a8e-0d6a3c1b7e42"
+_OWN = {"name", "workspace_id"}
+"""What a session has of its own, and not of its configuration."""
 
 
 class FromConfigBody(Asked):
@@ -29,6 +33,9 @@ class FromConfigBody(Asked):
         description="The id of the configuration. Torpor: its name will do.",
         examples=["5b7c1f3e-3d8a-4f0e-9a55-7d2f6f0c1e11"],
     )
+    workspace_id: str | None = Field(
+        None, description=WORKSPACES, examples=[WORKSPACE_ID], max_length=256
+    )
     resume_on_topoff: bool | None = Field(
         None, description="Only false, since Torpor has no balance that could be topped up."
     )
@@ -37,11 +44,11 @@ class FromConfigBody(Asked):
     @classmethod
     def _stand_alone(cls, said: object) -> object:
         if isinstance(said, dict):
-            beside = sorted(said.keys() & NewSessionBody.model_fields.keys() - {"name"})
+            beside = sorted(said.keys() & NewSessionBody.model_fields.keys() - _OWN)
             if beside:
                 raise ValueError(
                     f"key {beside[0]!r} cannot stand beside 'config_id': the configuration says"
-                    " all but the name"
+                    " all but the name and the workspace"
                 )
         return said
 
@@ -109,6 +116,9 @@ class SessionBody(Answered):
         None,
         description="The configuration that it was made of; one that brought its own manifest has"
         " one too, which is in no list.",
+    )
+    workspace_id: str | None = Field(
+        None, description="The workspace that it has as `/workspace`, if that outlives it."
     )
     parent_session_id: str | None = Field(None, description="The session that it was forked from.")
     fork_id: str | None = Field(

@@ -30,15 +30,19 @@ def create_session(
     metadata: Mapping[str, Any] | None = None,
     idle_timeout: int | None = None,
     keep_warm: bool | None = None,
+    workspace: str | None = None,
+    persistent_workspace: bool | None = None,
     wait: bool = False,
     key: str | None = None,
 ) -> Call[Session]:
     """Create a session. It is PROVISIONING at first; ``wait`` returns once it is READY.
 
     It starts from an ``image``, or from a ``template``: its id or its name. ``env`` is in the
-    environment of all its commands; ``idle_timeout`` is in seconds, 0 never. Raises
-    :exc:`ConflictError` if a live session has the name or nothing of the template was built,
-    :exc:`UnavailableError` if there is no room for its machine.
+    environment of all its commands; ``idle_timeout`` is in seconds, 0 never. ``workspace`` is one
+    that it is to have: its id or its name; with ``persistent_workspace`` one is made for it, which
+    outlives it. Raises :exc:`ConflictError` if a live session has the name, nothing of the template
+    was built, or another session has the workspace, :exc:`UnavailableError` if there is no room for
+    its machine.
     """
     return _created(
         document(
@@ -51,6 +55,8 @@ def create_session(
             metadata=None if metadata is None else dict(metadata),
             idle_timeout=idle_timeout,
             keep_warm=keep_warm,
+            workspace_id=workspace,
+            persistent_workspace=persistent_workspace,
         ),
         keyed(key),
         wait,
@@ -67,11 +73,17 @@ def create_session_from_manifest(
 
 
 def create_session_from_config(
-    name: str, config: str, *, wait: bool = False, key: str | None = None
+    name: str,
+    config: str,
+    *,
+    workspace: str | None = None,
+    wait: bool = False,
+    key: str | None = None,
 ) -> Call[Session]:
     """Create a session as a configuration says, which is named by its id or its name; else as
     :func:`create_session`."""
-    return _created(document(name=name, config_id=config), keyed(key), wait)
+    content = document(name=name, config_id=config, workspace_id=workspace)
+    return _created(content, keyed(key), wait)
 
 
 def _created(content: bytes, headers: dict[str, str], wait: bool) -> Call[Session]:
