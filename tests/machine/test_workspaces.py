@@ -16,7 +16,7 @@ from tests.machine.serving import (
     status,
     until,
 )
-from torpor.client import Client, ConflictError, NotFoundError
+from torpor.client import Client, ConflictError, InvalidError, NotFoundError
 from torpor.lab.remains import machine_processes
 from torpor.lab.server import Server
 
@@ -30,7 +30,8 @@ COUNTER = f"n=0; while :; do n=$((n+1)); echo $n >> {FILE}; sync {FILE}; sleep 0
 @pytest.fixture(scope="module")
 def server(start: Start) -> Iterator[Server]:
     """A server for the tests that do not stop it."""
-    with a_server(start) as server:
+    limits = {"workspace_limit_gib": 4, "workspace_default_gib": 3, "max_workspaces": 2}
+    with a_server(start, **limits) as server:
         yield server
 
 
@@ -106,11 +107,20 @@ def test_what_one_session_wrote_the_next_one_finds(client: Client) -> None:
 def test_one_that_is_made_for_a_session_outlives_it(client: Client) -> None:
     made = client.create_session("one", persistent_workspace=True, wait=True)
     workspace = client.get_workspace("one")
-    assert (made.workspace, workspace.size_gib) == (workspace.id, 10)
+    assert (made.workspace, workspace.size_gib) == (workspace.id, 3)
     write(client, "one", "hello")
     client.destroy_session("one")
     session(client, "two", "one")
     assert read(client, "two") == ["hello"]
+
+
+def test_the_settings_say_how_many_and_how_large(client: Client) -> None:
+    with pytest.raises(InvalidError, match="1 to 4"):
+        client.create_workspace(5)
+    for _ in range(2):
+        client.create_workspace(4)
+    with pytest.raises(ConflictError, match="at most 2"):
+        client.create_workspace(1)
 
 
 def test_it_goes_through_pauses_and_comes_back_with_a_checkpoint(client: Client) -> None:

@@ -192,7 +192,7 @@ async def test_one_that_cannot_be_removed_is_removed_later(service: Service) -> 
         with pytest.raises(ConflictError, match="is being deleted") as refused:
             await work
         assert refused.value.code == "workspace_in_use"
-    await service.sessions.workspaces.tidy()
+    await service.sessions._watch.tidy()
     assert service.host.disks() == {}
     assert (await service.sessions.workspaces.page(WorkspaceQuery())).items == []
 
@@ -474,7 +474,7 @@ async def test_what_cannot_be_given_back_at_once_is_given_back_later(service: Se
     service.host.refuse |= {"start": HostError("no"), "release_disk": OSError(5, "I/O error")}
     session = await service.ready("one", workspace=workspace.id)
     await stands(service, workspace, "RELEASING")
-    assert await service.sessions.workspaces.tidy() == []
+    await service.sessions._watch.tidy()
     assert (await of(service, workspace)).state == "AVAILABLE"
     assert (await service.get(session)).workspace is None
 

@@ -153,6 +153,9 @@ WHOLE = "a whole number"
         ("public_url", "'https://x/?a=b'", "a URL"),
         ("public_url", "'https://me@x'", "a URL"),
         ("transfer_limit_gib", "51", f"{WHOLE} from 1 to 50"),
+        ("workspace_limit_gib", "101", f"{WHOLE} from 1 to 100"),
+        ("workspace_default_gib", "0", f"{WHOLE} from 1 to 100"),
+        ("max_workspaces", "0", f"{WHOLE}, at least 1"),
     ],
 )
 def test_a_value_that_is_not_allowed_is_refused_with_what_is(

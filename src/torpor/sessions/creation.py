@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from torpor.images import ImageError
+from torpor.sessions.attachments import Attachments
 from torpor.sessions.configs import Configs
 from torpor.sessions.errors import ConflictError, InvalidError, SessionError
 from torpor.sessions.events import Events
@@ -18,7 +19,6 @@ from torpor.sessions.room import Room
 from torpor.sessions.standing import GONE, Standing, insert_named
 from torpor.sessions.tasks import Tasks
 from torpor.sessions.templates import Templates
-from torpor.sessions.workspaces import Workspaces
 from torpor.store import operations as operations_table
 from torpor.store import sessions
 from torpor.store.database import Database, Transaction
@@ -56,7 +56,7 @@ class Creation:
         tasks: Tasks,
         standing: Standing,
         templates: Templates,
-        workspaces: Workspaces,
+        attachments: Attachments,
         defaults: Defaults,
         starting: asyncio.Semaphore,
     ) -> None:
@@ -70,7 +70,7 @@ class Creation:
         self._tasks = tasks
         self._standing = standing
         self._templates = templates
-        self._workspaces = workspaces
+        self._attachments = attachments
         self._defaults = defaults
         self._starting = starting
         self._provisioning: set[asyncio.Task[None]] = set()
@@ -128,7 +128,7 @@ class Creation:
                     template, image = await self._templates.resolve(conn, new.template)
                     session = replace(session, template=template, image=image)
                 await insert_named(conn, session)
-                session = await self._workspaces.claim(conn, new, session, by)
+                session = await self._attachments.claim(conn, new, session, by)
                 await operations_table.insert(conn, operation)
                 more = {} if session.workspace is None else {"workspace_id": session.workspace}
                 await self._events.append(
@@ -208,12 +208,12 @@ class Creation:
                 await self._operations.failed(conn, noted, by, error)
                 why = f"It could not be started: {error}"
                 await self._standing.note_failed(conn, session, why, by)
-                await self._workspaces.leave(conn, session, by)  # nothing of it can be recovered
+                await self._attachments.leave(conn, session, by)  # nothing of it can be recovered
 
         await self._operations.until_taken(f"the failure of session {session.id}", write)
         self._events.tell(session.id)
         if session.workspace is not None:
-            await self._workspaces.let_go(session.id)
+            await self._attachments.let_go(session.id)
 
     async def _start_first(
         self, session: Session, noted: Noted, by: Actor, event: StartEvent
@@ -228,7 +228,7 @@ class Creation:
                 await self._templates.ensure(session.image, report)
             found = await self._host.image_start(session.image, session.size, report)
             snapshot, defaults = found.snapshot, found.defaults
-        await self._workspaces.prepare(session)
+        await self._attachments.prepare(session)
         async with self._starting:
             running = await self._host.start(
                 snapshot, noted.labels, event, session.name, disk=session.workspace

@@ -7,6 +7,7 @@ transaction with its event. A crash in between leaves a note, from which :mod:`r
 
 import asyncio
 
+from torpor.sessions.attachments import Attachments
 from torpor.sessions.endings import Endings
 from torpor.sessions.errors import ConflictError, NotFoundError, failed
 from torpor.sessions.events import Events
@@ -18,7 +19,6 @@ from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots
 from torpor.sessions.standing import RUNS, Standing, check_runs, check_there
 from torpor.sessions.tasks import Tasks
-from torpor.sessions.workspaces import Workspaces
 from torpor.store import operations as operations_table
 from torpor.store import sessions
 from torpor.store.database import Database, Transaction
@@ -48,7 +48,7 @@ class Lifecycle:
         tasks: Tasks,
         standing: Standing,
         endings: Endings,
-        workspaces: Workspaces,
+        attachments: Attachments,
         starting: asyncio.Semaphore,
     ) -> None:
         self._database = database
@@ -61,7 +61,7 @@ class Lifecycle:
         self._tasks = tasks
         self._standing = standing
         self._endings = endings
-        self._workspaces = workspaces
+        self._attachments = attachments
         self._starting = starting
 
     # Pause
@@ -235,7 +235,7 @@ class Lifecycle:
             await self._events.append(
                 conn, "session.rebooted", session.id, SYSTEM, boot_id=running.boot_id
             )
-            await self._workspaces.look_at(conn, session, running)
+            await self._attachments.look_at(conn, session, running)
         self._events.tell(session.id)
 
     # Destroy
@@ -263,20 +263,20 @@ class Lifecycle:
             async with self._database.write() as conn:
                 await operations_table.insert(conn, record)
                 await sessions.update(conn, session_id, status=Status.DESTROYING)
-                workspace = await self._workspaces.leave(conn, session, by)
+                workspace = await self._attachments.leave(conn, session, by)
                 if session.status is not Status.DESTROYING:
                     await self._events.append(conn, "session.destroying", session_id, by)
             self._events.tell(session_id)
             async with self._operations.under_way(record, by) as noted:
                 left = None
                 if workspace is not None:
-                    left = await self._workspaces.save(workspace, self._machine_with_disk(session))
+                    left = await self._attachments.save(workspace, self._machine_with_disk(session))
                 for machine in self._machines_of(session):
                     await self._endings.end(machine, session_id)
                 self._room.give_back(session_id)
                 async with self._database.write() as conn:
                     if left is not None:
-                        await self._workspaces.left(conn, left, by)
+                        await self._attachments.left(conn, left, by)
                     await sessions.update(
                         conn,
                         session_id,
@@ -294,7 +294,7 @@ class Lifecycle:
             if session.snapshot is not None:  # a fork stands on a snapshot of another
                 await self._snapshots.release(session.snapshot)
             if session.workspace is not None:
-                await self._workspaces.remove_left()  # it may not have come to be
+                await self._attachments.let_go(session_id)  # it may not have come to be
         self._lives.forget(session_id)
 
     def _machine_with_disk(self, session: Session) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torpor.sessions.attachments import Attachments
 from torpor.sessions.checkpoints import Checkpoints
 from torpor.sessions.creation import Creation
 from torpor.sessions.endings import Endings
@@ -93,6 +94,7 @@ class Reconciler:
         lifecycle: Lifecycle,
         checkpoints: Checkpoints,
         workspaces: Workspaces,
+        attachments: Attachments,
     ) -> None:
         self._database = database
         self._host = host
@@ -105,6 +107,7 @@ class Reconciler:
         self._lifecycle = lifecycle
         self._checkpoints = checkpoints
         self._workspaces = workspaces
+        self._attachments = attachments
         self._report = Report()
 
     async def run(self) -> Report:
@@ -128,7 +131,7 @@ class Reconciler:
         await self._remove_strangers(known, found)
         await self._snapshots.tidy()
         self._report.workspaces = await self._workspaces.compare()
-        await self._workspaces.tidy()
+        await self._attachments.tidy()
         await self._events.add("server.reconciled", None, SYSTEM, **self._report.plain())
         if new:
             await self._creation.provision_anew(new, SYSTEM)
@@ -213,7 +216,7 @@ class Reconciler:
                 failure=None,
                 **changes,
             )
-            await self._workspaces.attached(conn, changed, machine, SYSTEM)
+            await self._attachments.attached(conn, changed, machine, SYSTEM)
             name = {"provision": "ready", "resume": "resumed"}.get(operation.kind, "rolled_back")
             await self._events.append(
                 conn, f"session.{name}", session.id, SYSTEM, boot_id=machine.boot_id

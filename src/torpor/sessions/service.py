@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
+from torpor.sessions.attachments import Attachments
 from torpor.sessions.checkpoints import Checkpoints
 from torpor.sessions.configs import Configs
 from torpor.sessions.creation import AT_ONCE, Creation, Defaults
@@ -87,11 +88,12 @@ class Sessions:
         starting = asyncio.Semaphore(AT_ONCE)
         self._endings = Endings(host, self.events, self._tasks, operations.closing)
         self.workspaces = Workspaces(
-            database, host, self.events, operations, self._lives, self._tasks, workspaces
+            database, host, self.events, operations, self._tasks, workspaces
         )
+        self._attachments = Attachments(database, host, self.events, self._lives, self.workspaces)
         self._standing = Standing(
             database, host, self._endings, self.events, self._snapshots, self._room, self._lives,
-            self.workspaces,
+            self._attachments,
         )  # fmt: skip
         self.configs = Configs(database, self.events, operations)
         self.templates = Templates(
@@ -99,11 +101,11 @@ class Sessions:
         )
         self._creation = Creation(
             database, host, self.events, operations, self.configs, self._room, self._lives,
-            self._tasks, self._standing, self.templates, self.workspaces, defaults, starting,
+            self._tasks, self._standing, self.templates, self._attachments, defaults, starting,
         )  # fmt: skip
         self._lifecycle = Lifecycle(
             database, host, self.events, operations, self._snapshots, self._room, self._lives,
-            self._tasks, self._standing, self._endings, self.workspaces, starting,
+            self._tasks, self._standing, self._endings, self._attachments, starting,
         )  # fmt: skip
         self._checkpoints = Checkpoints(
             database, host, self.events, operations, self._snapshots, self._lives, self._standing
@@ -123,7 +125,7 @@ class Sessions:
         self.previews = Previews(database, self.events, operations, self._standing)
         self._watch = Watch(
             database, host, self.events, self._snapshots, self._room, self._lives,
-            self._lifecycle, self.transfers, self.workspaces, self._tasks, keeping,
+            self._lifecycle, self.transfers, self._attachments, self._tasks, keeping,
             defaults.idle_timeout,
         )  # fmt: skip
         self._watching: asyncio.Task[None] | None = None
@@ -159,7 +161,7 @@ class Sessions:
         reconciler = Reconciler(
             self._database, self._host, self.events, self._snapshots, self._room,
             self._standing, self._endings, self._creation, self._lifecycle, self._checkpoints,
-            self.workspaces,
+            self.workspaces, self._attachments,
         )  # fmt: skip
         self.report = await reconciler.run()
         await self.transfers.begin()

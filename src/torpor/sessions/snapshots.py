@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import asynccontextmanager
 from typing import Any
 
+from torpor.sessions.attachments import note_saved
 from torpor.sessions.errors import FailedError, failed
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import Kept, MachineHost
 from torpor.sessions.model import SYSTEM, now
 from torpor.sessions.tasks import Tasks
-from torpor.sessions.workspaces import note_saved
 from torpor.store import events as events_table
 from torpor.store import snapshots as table
 from torpor.store.database import Database, Transaction

@@ -5,6 +5,7 @@ transaction.
 import asyncio
 from typing import Any
 
+from torpor.sessions.attachments import Attachments
 from torpor.sessions.endings import Endings
 from torpor.sessions.errors import ConflictError, DestroyedError, NotFoundError
 from torpor.sessions.events import Events
@@ -14,7 +15,6 @@ from torpor.sessions.model import SYSTEM, Actor
 from torpor.sessions.operations import Noted
 from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots, checkpoint_id
-from torpor.sessions.workspaces import Workspaces
 from torpor.store import sessions
 from torpor.store.database import Database, Transaction
 from torpor.store.errors import NameTakenError
@@ -37,7 +37,7 @@ class Standing:
         snapshots: Snapshots,
         room: Room,
         lives: Lives,
-        workspaces: Workspaces,
+        attachments: Attachments,
     ) -> None:
         self._database = database
         self._host = host
@@ -46,7 +46,7 @@ class Standing:
         self._snapshots = snapshots
         self._room = room
         self._lives = lives
-        self._workspaces = workspaces
+        self._attachments = attachments
 
     async def get(self, session: str) -> Session:
         """Return a session by its id. Raises :exc:`NotFoundError`."""
@@ -90,7 +90,7 @@ class Standing:
                     failure=None,
                     **changes,
                 )
-                await self._workspaces.attached(conn, changed, running, by)
+                await self._attachments.attached(conn, changed, running, by)
                 await self._events.append(
                     conn, event, session.id, by, boot_id=running.boot_id,
                     generation=changed.generation, snapshot_id=changed.snapshot,

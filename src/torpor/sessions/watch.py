@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from torpor.sessions.attachments import Attachments
 from torpor.sessions.errors import SessionError
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost
@@ -18,7 +19,6 @@ from torpor.sessions.snapshots import Snapshots
 from torpor.sessions.standing import RUNS
 from torpor.sessions.tasks import Tasks
 from torpor.sessions.transfers import Transfers
-from torpor.sessions.workspaces import Workspaces
 from torpor.store import events as events_table
 from torpor.store import operations as operations_table
 from torpor.store import previews as previews_table
@@ -63,7 +63,7 @@ class Watch:
         lives: Lives,
         lifecycle: Lifecycle,
         transfers: Transfers,
-        workspaces: Workspaces,
+        attachments: Attachments,
         tasks: Tasks,
         keeping: Keeping,
         idle_timeout: int,
@@ -76,7 +76,7 @@ class Watch:
         self._lives = lives
         self._lifecycle = lifecycle
         self._transfers = transfers
-        self._workspaces = workspaces
+        self._attachments = attachments
         self._tasks = tasks
         self._keeping = keeping
         self._idle_timeout = idle_timeout
@@ -204,7 +204,7 @@ class Watch:
         """Finish what was left over, and forget what is too old."""
         await self._snapshots.tidy()
         await self._transfers.tidy()
-        for session in await self._workspaces.tidy():
+        for session in await self._attachments.tidy():
             try:
                 await self._lifecycle.destroy(session, SYSTEM)
             except SessionError as error:
