@@ -9,6 +9,8 @@ import pytest
 
 from tests.machine.conftest import Start, open_host
 from tests.machine.small_disks import fill
+from torpor.sessions import LocalHost
+from torpor.sessions.hosts import SESSION, End
 from torpor.vm import Host, Identity, Machine, Wanted
 from torpor.vm.errors import HostError, MachineDiedError, SnapshotError
 
@@ -355,3 +357,40 @@ async def test_a_full_disk_holds_the_machine_and_nothing_is_lost(
         for left in list(host.machines.values()):
             await host.end(left)
         await host.close()
+
+
+async def test_as_a_server_sees_it(host: Host, start: Start) -> None:
+    local = LocalHost(start.maker, host)
+    ends: list[End] = []
+    local.on_end(ends.append)
+    new = await local.make_disk("w", SIZE)
+    assert (new.size_bytes, new.saved_at, new.durable) == (SIZE, None, True)
+    assert new.stored_bytes < 8 << 20
+    assert await local.make_disk("w", SIZE) == new
+    labels = {SESSION: "s"}
+    running = await local.start(start.golden, labels, "create", "one", disk="w")
+    assert running.not_mounted is None
+    agent = await local.agent(running.id)
+    await agent.shell("head -c 3000000 /dev/urandom > /workspace/noise; sync")
+    assert local.disks()["w"].stored_bytes > new.stored_bytes + 3_000_000
+    kept = await local.freeze(running.id, "snapshot", labels, stop=False)
+    assert kept.disk == "w"
+    assert local.disks()["w"].saved_at is not None
+    with pytest.raises(HostError, match="has disk w"):
+        await local.remove_disk("w")
+    released = await local.release_disk(running.id, "w")
+    assert released.durable
+    assert (local.running(), ends) == ({}, [])
+    await local.end(running.id)
+    assert await local.release_disk("", "w") == released
+    child = await local.start("snapshot", {SESSION: "child"}, "fork", "child")
+    assert (await local.freeze(child.id, "of-child", {}, stop=True)).disk is None
+    found = local.found("snapshot")
+    assert found is not None
+    assert found.disk == "w"
+    for _ in range(2):
+        await local.remove_disk("w")
+    assert local.disks() == {}
+    again = await local.start("of-child", {}, "resume")  # what a snapshot has of it, it keeps
+    said = await (await local.agent(again.id)).shell("wc -c < /workspace/noise")
+    assert said.stdout == b"3000000\n"

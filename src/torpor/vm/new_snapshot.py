@@ -226,7 +226,8 @@ class NewSnapshot:
             for slot, top in self._written.items():
                 self._objects[f"layers/{top.file_name}"] = self.top_files[slot]
             new = self._manifest()
-            moves = await to_the_end(asyncio.to_thread(self._store.heads.prepare, new))
+            if new.disks:
+                moves = await to_the_end(asyncio.to_thread(self._store.heads.prepare, new))
             made = self._commit(new)
         except BaseException:
             for move in moves:

@@ -141,7 +141,8 @@ async def thaw(
             await verified
             if disks != chains:  # one was shortened in the background in between
                 await asyncio.to_thread(site.store.verify, snapshot, disks)
-            await asyncio.to_thread(_check_new, site.store, attached, mounts)
+            if mounts:
+                await asyncio.to_thread(_check_new, site.store, attached, mounts)
             moments.append(time.monotonic())
             # 3. The state of devices and CPUs.
             with open(site.store.directory(snapshot) / DEVICES, "rb", buffering=0) as devices:
@@ -221,7 +222,8 @@ async def _boot_once(
                 f"layers/{layer.file_name}" for layer in (*wanted.disks.layers(), wanted.tools)
             ]
             await asyncio.to_thread(site.store.keep, layers)
-            await asyncio.to_thread(_check_new, site.store, attached, mounts)
+            if mounts:
+                await asyncio.to_thread(_check_new, site.store, attached, mounts)
             await _wake(started, identity, site, limit, None, mounts_at_boot(attached, mounts))
             return started
     finally:
