@@ -9,6 +9,8 @@ import pytest
 
 from tests.api.conftest import Api
 
+DATABASES = ("sqlite", "postgresql")
+
 MANIFEST = """\
 name: left-out
 description: builds things

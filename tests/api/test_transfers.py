@@ -18,6 +18,8 @@ from torpor.sessions import staging, transfers
 from torpor.sessions.parts import part_size_for
 from torpor.store.records import Role
 
+DATABASES = ("sqlite", "postgresql")
+
 __all__ = ["workspace"]
 
 SIZE = 100_000
@@ -386,6 +388,7 @@ async def test_a_key_begins_one_transfer(client: httpx.AsyncClient, one: str) ->
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 async def test_a_thousand_small_files_in_parallel(
     api: Api, client: httpx.AsyncClient, one: str, workspace: Path
 ) -> None:

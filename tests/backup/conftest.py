@@ -26,9 +26,10 @@ SETTINGS = {"on_stop": "freeze"}
 
 @dataclass(frozen=True)
 class Home:
-    """A home, and where its database is."""
+    """A home, and where its database is: a file in it, or at ``server``."""
 
     root: Path
+    server: str = ""
 
     @property
     def database(self) -> Path:
@@ -36,7 +37,7 @@ class Home:
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self.database}"
+        return self.server or f"sqlite:///{self.database}"
 
     def read(self, what: Callable[[Any], Any]) -> Any:
         """Return what a function of a connection finds in the database."""
@@ -65,16 +66,16 @@ class Home:
         async def work() -> Summary:
             out = io.BytesIO()
             async with opened_store(self.root, None) as store:
-                summary = await back_up_alone(store, self.database, SETTINGS, out)
+                summary = await back_up_alone(store, self.url, SETTINGS, out)
             file.write_bytes(out.getvalue())
             return summary
 
         return asyncio.run(work())
 
 
-def make_home(root: Path) -> Home:
+def make_home(root: Path, server: str = "") -> Home:
     """A home with a session in each state, that share bases and layers."""
-    store, home = Store(root), Home(root)
+    store, home = Store(root), Home(root, server)
     for name, owner, base in (
         ("s-paused", "paused", "base"),
         ("s-older", "paused", "base"),

@@ -165,6 +165,16 @@ def serve(
     transfer_keep_hours: Annotated[
         int | None, typer.Option(help="How long transfers that stand still are kept, in hours.")
     ] = None,
+    lease_seconds: Annotated[
+        int | None, typer.Option(help="For how long at a time it holds its host.")
+    ] = None,
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby",
+            help="Wait, if another server has this home, until that one has ended; then serve.",
+        ),
+    ] = False,
     print_unit: Annotated[
         bool,
         typer.Option("--print-unit", help="Only print the unit with which systemd runs it here."),
@@ -177,12 +187,15 @@ def serve(
     minutes, and leaves a token for this user's commands in Torpor's home.
     """
     flags = {
-        name: value for name, value in locals().items() if name not in ("config", "print_unit")
+        name: value
+        for name, value in locals().items()
+        if name not in ("config", "print_unit", "standby")
     }
     if print_unit:
         from torpor.cli.unit import own_program, unit
 
         given = [name for name, value in flags.items() if value is not None]
+        given += ["standby"] if standby else []
         if given:
             raise typer.BadParameter(
                 "a unit takes settings from their file alone", param_hint=f"--{given[0]}"
@@ -191,4 +204,4 @@ def serve(
         return
     from torpor.cli import serving
 
-    serving.serve(flags, config)
+    serving.serve(flags, config, standby=standby)

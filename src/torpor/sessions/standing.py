@@ -14,7 +14,7 @@ from torpor.sessions.model import SYSTEM, Actor
 from torpor.sessions.operations import Noted
 from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots, checkpoint_id
-from torpor.store import sessions
+from torpor.store import hosts, sessions
 from torpor.store.database import Database, Transaction
 from torpor.store.errors import NameTakenError
 from torpor.store.records import Session, Snapshot, Status
@@ -36,6 +36,7 @@ class Standing:
         snapshots: Snapshots,
         room: Room,
         lives: Lives,
+        me: str | None,
     ) -> None:
         self._database = database
         self._host = host
@@ -44,6 +45,28 @@ class Standing:
         self._snapshots = snapshots
         self._room = room
         self._lives = lives
+        self._me = me
+
+    async def own(self, session: str) -> Session:
+        """Return a session by its id that is to be changed or used, and so has to be on the host of
+        this server. Raises :exc:`NotFoundError`, and :exc:`ConflictError` if it is on another."""
+        found = await self.get(session)
+        if self._me is not None and found.host not in (None, self._me):
+            raise await self._elsewhere(found)
+        return found
+
+    async def _elsewhere(self, session: Session) -> ConflictError:
+        async with self._database.read() as conn:
+            host = await hosts.get(conn, session.host or "")
+        name, url = (host.name, host.url) if host is not None else (session.host, None)
+        return ConflictError(
+            f"Session {session.name} is on the host {name}, which is another server's.",
+            state="Nothing was changed.",
+            todo=f"Ask that one, at {url}." if url else "Start a server on that host, and ask it.",
+            code="on_another_host",
+            host=session.host,
+            url=url,
+        )
 
     async def get(self, session: str) -> Session:
         """Return a session by its id. Raises :exc:`NotFoundError`."""
