@@ -1,17 +1,10 @@
-"""A PostgreSQL server for tests: Debian's, in a directory of its own, reached over a socket there.
+"""A PostgreSQL server for tests, as :mod:`torpor.lab.postgresql` runs one.
 
 It is started when the first test asks for it, and ends with the tests, however they end.
 """
 
 import asyncio
 import contextlib
-import os
-import pwd
-import re
-import shutil
-import signal
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Coroutine, Iterator
@@ -21,15 +14,13 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
+from torpor.lab import postgresql
+from torpor.lab.postgresql import USER, PostgresqlError, programs
+
 T = TypeVar("T")
 
-INSTALLED = Path("/usr/lib/postgresql")
-USER = "postgres"
-LONGEST_SOCKET = 100
-"""Bytes of the path of a socket, at most 107 (unix(7))."""
 MODEL = "model"
 SETTINGS = {
-    "listen_addresses": "",
     "max_connections": "200",
     "shared_buffers": "16MB",
     # Nobody cuts the power of a test; that a killed program loses nothing does not depend on it.
@@ -54,7 +45,7 @@ class Cluster:
 
     def url(self, database: str) -> str:
         """Return the URL of one of its databases."""
-        return f"postgresql://{USER}@/{database}?host={self.directory}"
+        return postgresql.url_of(self.directory, database)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something on the event loop of the thread, and wait for it."""
@@ -146,72 +137,19 @@ async def _migrate(url: str) -> None:
     await (await Database.open(url)).close()
 
 
-def _programs() -> Path:
-    found = {
-        int(path.parent.name): path
-        for path in INSTALLED.glob("*/bin")
-        if re.fullmatch(r"\d+", path.parent.name) and (path / "initdb").exists()
-    }
-    if not found:
-        pytest.fail(f"There is no PostgreSQL in {INSTALLED}: ./dev setup installs it.")
-    return found[max(found)]
-
-
-def _as_somebody(directory: Path) -> dict[str, Any]:
-    """Return as whom PostgreSQL is run, which refuses root, and give that one the directory."""
-    if os.geteuid() != 0:
-        return {}
-    found = pwd.getpwnam(USER)
-    os.chown(directory, found.pw_uid, found.pw_gid)
-    return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
-
-
 @contextlib.contextmanager
 def running() -> Iterator[Cluster]:
-    """A server in a new directory, which is removed after it."""
-    programs = _programs()
-    # The user who runs it needs a way to it, and its socket a short path.
-    base = tempfile.gettempdir()
-    directory = Path(
-        tempfile.mkdtemp(prefix="pg-", dir=base if len(base) < LONGEST_SOCKET - 40 else "/tmp")
-    )
-    who = _as_somebody(directory)
-    data, log = directory / "data", directory / "log"
+    """A server, and a connection to it."""
     try:
-        making = ["-D", data, "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
-        subprocess.run(
-            [programs / "initdb", *making], check=True, capture_output=True, cwd="/", **who
-        )
-        given = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
-        serving = [programs / "postgres", "-D", data, "-k", directory, *given]
-        with open(log, "wb") as out:
-            server = subprocess.Popen(
-                # Whoever runs the tests may be killed: it ends with them.
-                ["setpriv", "--pdeathsig", "INT", *serving],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/", **who,
-            )  # fmt: skip
+        programs()
+    except PostgresqlError as error:
+        pytest.fail(f"{error} ./dev setup does that.")
+    with postgresql.running(SETTINGS) as directory:
+        cluster = Cluster(directory)
         try:
-            _wait(programs, directory, server, log)
-            cluster = Cluster(directory)
-            try:
-                yield cluster
-            finally:
-                cluster.end()
+            yield cluster
         finally:
-            server.send_signal(signal.SIGINT)  # it ends at once, and in good order
-            server.wait(30)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _wait(programs: Path, directory: Path, server: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + 60
-    while subprocess.run(
-        [programs / "pg_isready", "-q", "-h", directory], capture_output=True
-    ).returncode:
-        if server.poll() is not None or time.monotonic() > until:
-            pytest.fail(f"PostgreSQL did not start:\n{log.read_text()}")
-        time.sleep(0.05)
+            cluster.end()
 
 
 @pytest.fixture(scope="session")
@@ -223,8 +161,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Where a new database may come to be: a file, and in modules whose ``DATABASES`` say so, in
-    PostgreSQL too."""
+    """Where a new database may come to be, of each kind: a file, and one in PostgreSQL."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/torpor.db"
     else:
@@ -232,9 +169,17 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
             yield url
 
 
+KINDS = ("sqlite", "postgresql")
+
+
+def kinds_for(module: Any) -> tuple[str, ...]:
+    """Return the kinds of databases that the tests of a module run on: both, unless the module says
+    in ``SQLITE_ALONE`` why one is enough."""
+    return ("sqlite",) if getattr(module, "SQLITE_ALONE", "") else KINDS
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test of a module on the databases that it names, unless the test names others."""
+    """Run each test that wants a database on each kind, unless it says itself on which."""
     own = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "database_url" in metafunc.fixturenames and "database_url" not in own:
-        kinds = getattr(metafunc.module, "DATABASES", ("sqlite",))
-        metafunc.parametrize("database_url", kinds, indirect=True)
+        metafunc.parametrize("database_url", kinds_for(metafunc.module), indirect=True)

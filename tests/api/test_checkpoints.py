@@ -7,8 +7,6 @@ from tests.api.conftest import Api
 from torpor.sessions.model import SYSTEM
 from torpor.vm import MIB
 
-DATABASES = ("sqlite", "postgresql")
-
 
 @pytest.fixture
 async def one(api: Api) -> str:

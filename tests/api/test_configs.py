@@ -9,8 +9,6 @@ import pytest
 
 from tests.api.conftest import Api
 
-DATABASES = ("sqlite", "postgresql")
-
 MANIFEST = """\
 name: left-out
 description: builds things

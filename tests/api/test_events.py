@@ -11,8 +11,6 @@ from tests.waiting import eventually
 from torpor.api import streaming
 from torpor.sessions.model import SYSTEM
 
-DATABASES = ("sqlite", "postgresql")
-
 
 async def add(api: Api, count: int, session: str | None = None) -> list[str]:
     """Add events, and return their ids."""

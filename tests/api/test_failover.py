@@ -19,7 +19,6 @@ from torpor.api import server as module
 from torpor.store import Database, hosts
 from torpor.store.errors import UnreachableError
 
-DATABASES = ("sqlite", "postgresql")
 ROOT = Path(__file__).parents[2]
 BASE = "/v2/agents/sessions"
 

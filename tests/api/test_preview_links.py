@@ -18,8 +18,6 @@ from torpor.sessions.model import SYSTEM
 from torpor.settings import Settings
 from torpor.store.records import Status
 
-DATABASES = ("sqlite", "postgresql")
-
 NOBODY_ID = "00000000-0000-4000-8000-000000000000"
 
 

@@ -7,8 +7,6 @@ from tests.api.conftest import Api
 from tests.waiting import eventually
 from torpor.api.events import LAST
 
-DATABASES = ("sqlite", "postgresql")
-
 METADATA = {"z": [1, None, {"y": None}], "a": {"c": 1.5, "b": "\u2028"}}
 
 

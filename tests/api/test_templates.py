@@ -10,8 +10,6 @@ from tests.waiting import eventually
 from torpor.api.template_logs import LOG, LOG_ENDING
 from torpor.images import ImageError
 
-DATABASES = ("sqlite", "postgresql")
-
 NEW = {
     "name": "tools",
     "base_template": "sandbox",

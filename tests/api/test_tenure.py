@@ -14,7 +14,6 @@ from torpor.store import Database, Transaction, hosts
 from torpor.store.errors import DiskFullError, FencedError, HostHeldError, UnreachableError
 from torpor.store.hosts import Claim
 
-DATABASES = ("sqlite", "postgresql")
 CLAIM = Claim("host", "here", "http://here", "1", "place", "first")
 OTHER = replace(CLAIM, place="elsewhere", server="second")
 

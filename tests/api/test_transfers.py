@@ -18,8 +18,6 @@ from torpor.sessions import staging, transfers
 from torpor.sessions.parts import part_size_for
 from torpor.store.records import Role
 
-DATABASES = ("sqlite", "postgresql")
-
 __all__ = ["workspace"]
 
 SIZE = 100_000

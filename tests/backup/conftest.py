@@ -1,14 +1,16 @@
 """Homes with a database, snapshots in the real formats, and a named image: without machines."""
 
 import asyncio
+import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.postgres import kinds_for
 from tests.store.made import later, operation, session, snapshot, token
 from tests.vm.real_snapshots import DISK, a_manifest, make_snapshot
 from torpor.backup import Summary, back_up_alone
@@ -144,10 +146,23 @@ async def _fill(home: Home) -> None:
         await database.close()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test of a home that was made on each kind of database (:mod:`tests.postgres`)."""
+    if "made_home" in metafunc.fixturenames:
+        kinds = kinds_for(metafunc.module)
+        metafunc.parametrize("made_home", kinds, indirect=True, scope="package")
+
+
 @pytest.fixture(scope="package")
-def made_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A home that nobody changes."""
-    return make_home(tmp_path_factory.mktemp("made") / "home")
+def made_home(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Home]:
+    """A home that nobody changes, with its database in a file of its own or in PostgreSQL."""
+    with contextlib.ExitStack() as stack:
+        server = ""
+        if request.param == "postgresql":
+            server = stack.enter_context(request.getfixturevalue("cluster").migrated())
+        yield make_home(tmp_path_factory.mktemp("made") / "home", server)
 
 
 @pytest.fixture(scope="package")

@@ -28,8 +28,6 @@ from torpor.store.records import Role, Status
 from torpor.vm.stoppable import StoppedError
 from torpor.vm.store import Store
 
-DATABASES = ("sqlite", "postgresql")
-
 
 @pytest.fixture
 async def service(tmp_path: Path, database_url: str) -> AsyncIterator[Service]:

@@ -16,8 +16,6 @@ from torpor.store import operations
 from torpor.store.records import Operation, Session, Status
 from torpor.vm import LaunchError
 
-DATABASES = ("sqlite", "postgresql")
-
 
 @contextmanager
 def counted() -> Iterator[list[None]]:

@@ -11,8 +11,6 @@ from torpor.store import ConfigQuery, SessionQuery
 from torpor.store.errors import DiskFullError
 from torpor.store.records import Config, Status
 
-DATABASES = ("sqlite", "postgresql")
-
 NEW = NewSession(size="mars-2vcpu-1gb", env={"A": "b"}, labels={"team": "x"}, idle_timeout=900)
 BOB = Actor("tok_bob", "bob")
 

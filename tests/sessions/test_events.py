@@ -4,8 +4,6 @@ import asyncio
 
 from tests.sessions.conftest import ANN, Service
 
-DATABASES = ("sqlite", "postgresql")
-
 
 async def test_who_follows_gets_every_event_once_and_in_order(service: Service) -> None:
     got: list[int] = []

@@ -20,7 +20,6 @@ from torpor.store import operations
 from torpor.store.errors import HostHeldError
 from torpor.store.records import Session, Status
 
-DATABASES = ("sqlite", "postgresql")
 ROOT = Path(__file__).parents[2]
 KILLS = 3
 

@@ -13,8 +13,6 @@ from torpor.sessions.hosts import SESSION
 from torpor.store import configs, operations, sessions, snapshots, tables
 from torpor.store.records import Session, Status
 
-DATABASES = ("sqlite", "postgresql")
-
 KILLS = 12
 
 

@@ -22,8 +22,6 @@ from torpor.store.records import Session, Status
 from torpor.store.sessions import SessionQuery
 from torpor.vm import FreezeError, LaunchError
 
-DATABASES = ("sqlite", "postgresql")
-
 
 async def test_a_new_session_becomes_ready_and_tells_how(service: Service) -> None:
     made = await service.sessions.create(NewSession(name="one"), ANN)

@@ -24,8 +24,6 @@ from torpor.sessions.room import OVERHEAD
 from torpor.store.records import Session, Status
 from torpor.vm import MIB, LaunchError
 
-DATABASES = ("sqlite", "postgresql")
-
 
 async def test_a_checkpoint_leaves_the_session_running(service: Service) -> None:
     session = await service.ready()

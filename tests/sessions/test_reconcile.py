@@ -16,8 +16,6 @@ from torpor.store.database import Database
 from torpor.store.errors import DiskFullError
 from torpor.store.records import Operation, Session, Status
 
-DATABASES = ("sqlite", "postgresql")
-
 
 class Killed(BaseException):
     """The program was killed here."""

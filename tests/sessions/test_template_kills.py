@@ -12,8 +12,6 @@ from torpor.sessions.template_model import image_of
 from torpor.store import builds, sessions
 from torpor.store.records import Build, Status
 
-DATABASES = ("sqlite", "postgresql")
-
 KILLS = 8
 
 

@@ -16,8 +16,6 @@ from torpor.store import builds as builds_table
 from torpor.store.builds import MOST_LINES
 from torpor.store.records import Build, Status, Template
 
-DATABASES = ("sqlite", "postgresql")
-
 SOURCE = "registry.test/team/tools:1"
 
 

@@ -11,8 +11,6 @@ from tests.sessions.test_transfers import SIZE, Filed, small_parts
 from tests.sessions.transfer_victim import content
 from tests.waiting import eventually
 
-DATABASES = ("sqlite", "postgresql")
-
 __all__ = ["small_parts"]
 
 KILLS = 10

@@ -32,8 +32,6 @@ from torpor.sessions.model import now
 from torpor.store.records import Session, Status, Transfer
 from torpor.vm import ChannelLostError
 
-DATABASES = ("sqlite", "postgresql")
-
 SIZE = 4 << 10
 """Bytes of a part here."""
 

@@ -27,7 +27,6 @@ from torpor.store.records import Build, Event, Operation, Session, Status, Templ
 from torpor.store.sessions import SessionQuery
 from torpor.vm import Terminal
 
-DATABASES = ("sqlite", "postgresql")
 SOURCE = "registry.test/team/tools:1"
 
 
