@@ -32,9 +32,9 @@ BASE = "/v2/agents"
 class Api:
     """The application, and what it stands on."""
 
-    def __init__(self, root: Path, url: str = "", **settings: Any) -> None:
+    def __init__(self, root: Path, url: str, **settings: Any) -> None:
         self.root = root
-        self.url = url or f"sqlite:///{root}/torpor.db"
+        self.url = url
         self.settings = Settings(**settings)
         self.host = GuestHost(root / "world")
 

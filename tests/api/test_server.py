@@ -75,8 +75,10 @@ def test_nothing_that_is_asked_can_write_a_line_of_its_own() -> None:
     assert line.endswith(r'path="/x y\"\n" status=200 empty="" plain=a/b')
 
 
-async def test_the_first_token_is_good_only_once_somebody_can_know_it(tmp_path: Path) -> None:
-    database = await Database.open(f"sqlite:///{tmp_path}/torpor.db")
+async def test_the_first_token_is_good_only_once_somebody_can_know_it(
+    tmp_path: Path, database_url: str
+) -> None:
+    database = await Database.open(database_url)
     try:
         with pytest.raises(OSError, match="No such file"):
             async with opened_bearers(database, tmp_path / "missing"):

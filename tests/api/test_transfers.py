@@ -354,8 +354,8 @@ async def _parts(api: Api) -> list[Any]:
     return [each for each in await api.events() if each.type == "transfer.part"]
 
 
-async def test_urls_begin_as_the_server_is_reached(tmp_path: Path) -> None:
-    api = await Api(tmp_path, public_url="https://torpor.example.com/x/").open()
+async def test_urls_begin_as_the_server_is_reached(tmp_path: Path, database_url: str) -> None:
+    api = await Api(tmp_path, database_url, public_url="https://torpor.example.com/x/").open()
     session = await api.ready(name="one")
     async with api.client() as client:
         one = f"/sessions/{session}/workspace/transfers"

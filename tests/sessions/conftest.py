@@ -22,9 +22,9 @@ ANN = Actor("tok_ann", "ann")
 class Service:
     """A service that is open, and what it stands on."""
 
-    def __init__(self, root: Path, url: str = "") -> None:
+    def __init__(self, root: Path, url: str) -> None:
         self.root = root
-        self.url = url or f"sqlite:///{root}/torpor.db"
+        self.url = url
         self.host = WorldHost(root / "world")
         self.options: dict[str, Any] = {"transfers": TransferLimits(root / "transfers")}
         self._opened: Database | None = None

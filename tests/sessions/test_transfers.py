@@ -39,7 +39,7 @@ SIZE = 4 << 10
 class Filed(Service):
     """A service on a host with files, with small parts."""
 
-    def __init__(self, root: Path, url: str = "") -> None:
+    def __init__(self, root: Path, url: str) -> None:
         super().__init__(root, url)
         self.host: FilingHost = FilingHost(root / "world")  # type: ignore[assignment]
 
