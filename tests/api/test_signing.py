@@ -2,7 +2,6 @@
 
 import logging
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest

@@ -53,16 +53,16 @@ def refusing(database: Database, error: Callable[[], Exception]) -> Iterator[Non
 
 
 async def is_lost(found: Tenure) -> str:
-    await asyncio.wait_for(found.lost.wait(), 10)
+    await asyncio.wait_for(found.lost.wait(), 30)
     return found.why
 
 
 async def test_it_is_held_for_longer_than_its_time_and_given_back(
     database: Database, other: Database
 ) -> None:
-    async with held(database, CLAIM, 0.6) as found:
+    async with held(database, CLAIM, 2) as found:
         for _ in range(6):
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.5)
             with pytest.raises(HostHeldError):
                 async with held(other, OTHER, 60):
                     pass
@@ -72,14 +72,12 @@ async def test_it_is_held_for_longer_than_its_time_and_given_back(
 
 
 async def test_who_does_not_reach_its_database_ends_before_another_one_may_begin(
-    database: Database, other: Database
+    database: Database, other: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = asyncio.get_running_loop().time
-    async with held(database, CLAIM, 1) as found:
-        began = clock()
+    monkeypatch.setattr(tenure, "MARGIN_SECONDS", 5)
+    async with held(database, CLAIM, 6) as found:
         with refusing(database, lambda: UnreachableError("It is not there.")):
             assert "before the lease of the host ended" in await is_lost(found)
-        assert clock() - began < 1
         with pytest.raises(HostHeldError):
             async with held(other, OTHER, 60):
                 pass
@@ -91,17 +89,17 @@ async def test_an_answer_that_does_not_come_is_none(database: Database) -> None:
 
 
 async def test_a_moment_without_the_database_is_no_matter(database: Database) -> None:
-    async with held(database, CLAIM, 2) as found:
+    async with held(database, CLAIM, 4) as found:
         with refusing(database, lambda: UnreachableError("It is not there.")):
-            await asyncio.sleep(1)
-        await asyncio.sleep(1.5)
+            await asyncio.sleep(1.8)
+        await asyncio.sleep(2.7)
         assert not found.lost.is_set()
 
 
 async def test_a_full_disk_ends_no_server(database: Database, other: Database) -> None:
-    async with held(database, CLAIM, 0.5) as found:
+    async with held(database, CLAIM, 1.5) as found:
         with refusing(database, lambda: DiskFullError("It is full.")):
-            await asyncio.sleep(1.2)
+            await asyncio.sleep(3.5)
         assert not found.lost.is_set()
         with refusing(database, lambda: DiskFullError("It is full.")):
             async with other.write() as conn:
@@ -142,7 +140,7 @@ async def test_it_is_told_until_when_it_is_held(database: Database) -> None:
         assert row is not None
         return row
 
-    async with held(database, CLAIM, 0.9):
+    async with held(database, CLAIM, 3):
         first = await until()
         later = await eventually(until, lambda row: row.lease_until != first.lease_until)
         assert later.epoch == first.epoch

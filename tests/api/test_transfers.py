@@ -386,6 +386,8 @@ async def test_a_key_begins_one_transfer(client: httpx.AsyncClient, one: str) ->
     assert answers[0] == answers[1]
 
 
+# The minute that it takes is HTTP's and the guest's; what becomes of many at once in both databases
+# is in tests/sessions/test_transfers.py.
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 async def test_a_thousand_small_files_in_parallel(
     api: Api, client: httpx.AsyncClient, one: str, workspace: Path

@@ -112,7 +112,7 @@ def _serving(
 
 def _wait(found: Path, directory: Path, server: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + START_LIMIT
-    asking = [found / "pg_isready", "-q", "-h", directory]
+    asking = [str(found / "pg_isready"), "-q", "-h", str(directory)]
     while subprocess.run(asking, capture_output=True).returncode:
         if server.poll() is not None or time.monotonic() > until:
             said = (directory / "log").read_text(errors="replace")
