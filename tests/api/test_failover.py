@@ -15,8 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.waiting import eventually
 from torpor.api import server as module
-from torpor.store import Database, hosts
+from torpor.store import Database, hosts, operations
 from torpor.store.errors import UnreachableError
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +75,11 @@ def free_ports(count: int = 2) -> list[int]:
         return [each.getsockname()[1] for each in found]
 
 
+def machines(home: Path) -> list[str]:
+    """Return the machines that run in a home."""
+    return [each.name for each in (home / "world" / "machines").iterdir()]
+
+
 async def waits(standby: Server) -> None:
     """See that a standby waits, and says so."""
     async with asyncio.timeout(60):
@@ -88,8 +94,9 @@ async def waits(standby: Server) -> None:
     assert (await standby.client.get(BASE)).status_code == 503
 
 
+@pytest.mark.parametrize("moment", ["before its machine is there", "with its machine"])
 async def test_a_standby_ends_or_undoes_what_the_killed_server_was_at(
-    tmp_path: Path, database_url: str
+    tmp_path: Path, database_url: str, moment: str
 ) -> None:
     home, (port, other) = tmp_path / "home", free_ports()
     home.mkdir(mode=0o700)
@@ -98,29 +105,40 @@ async def test_a_standby_ends_or_undoes_what_the_killed_server_was_at(
         await first.serves()
         second = await stack.enter_async_context(server(home, database_url, other, standby=True))
         await waits(second)
+        database = await Database.open(database_url)
+        stack.push_async_callback(database.close)
+
+        async def under_way() -> list[str]:
+            async with database.read() as conn:
+                return [each.kind for each in await operations.unfinished(conn)]
+
         made = await first.client.post(BASE, params={"wait": "ready"}, json={"name": "one"})
         assert made.status_code == 200, made.text
         session = made.json()["session"]["session_id"]
         assert (await first.client.post(f"{BASE}/one/pause")).status_code == 204
+        assert machines(home) == []
         resuming = asyncio.create_task(first.client.post(f"{BASE}/one/resume"))
-        await asyncio.sleep(0.45)  # its machine is being started
+        await eventually(under_way, lambda kinds: kinds == ["resume"])
+        if moment == "with its machine":
+            await eventually(lambda: asyncio.sleep(0, machines(home)), bool)
         first.process.send_signal(signal.SIGKILL)
         with pytest.raises(httpx.TransportError):
             await resuming
+        await first.process.wait()
+        thawed = machines(home)
         await second.serves()
         assert (await second.client.get("/readyz")).status_code == 200
         found = await second.session("one")
         assert found["session_id"] == session
-        machines = list((home / "world" / "machines").iterdir())
-        if found["status"] == "SESSION_STATUS_PAUSED":
-            assert machines == []
-        else:
-            assert found["status"] == "SESSION_STATUS_READY"
-            assert len(machines) == 1
+        # What had come so far that its machine is there is finished, with that one; else undone.
+        assert machines(home) == thawed
+        status = "SESSION_STATUS_READY" if thawed else "SESSION_STATUS_PAUSED"
+        assert found["status"] == status
+        assert await under_way() == []
         assert (await second.client.post(f"{BASE}/one/resume")).status_code == 204
         assert (await second.session("one"))["status"] == "SESSION_STATUS_READY"
         assert (await second.client.delete(f"{BASE}/one")).status_code == 204
-        assert list((home / "world" / "machines").iterdir()) == []
+        assert machines(home) == []
         second.process.send_signal(signal.SIGTERM)
         assert await second.process.wait() == 0
 
@@ -162,7 +180,7 @@ async def test_a_server_whose_host_was_taken_ends_with_its_status_and_leaves_its
         _, said = await asyncio.wait_for(first.process.communicate(), 60)
         assert first.process.returncode == 75, said.decode()
         assert "Another server has taken the host of this one." in said.decode()
-        assert len(list((home / "world" / "machines").iterdir())) == 1
+        assert len(machines(home)) == 1
 
 
 async def test_a_server_waits_for_a_database_that_is_just_starting(

@@ -59,6 +59,11 @@ class Server:
         return f"http://127.0.0.1:{self._port}"
 
     @property
+    def database(self) -> str:
+        """The URL of its database."""
+        return str(self._settings.get("database", f"sqlite:///{self.home}/database/torpor.db"))
+
+    @property
     def token(self) -> str:
         """The token of its admin, which its first start makes."""
         return (self.home / "admin-token").read_text("ascii").strip()

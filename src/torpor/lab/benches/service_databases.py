@@ -66,8 +66,8 @@ async def _fill(server: Server, url: str) -> None:
         made = await client.create_session(wait=True)
         await client.pause_session(made.id, durable=True)
     await server.stop()
-    await fill(server.home, THERE, 0)
-    await offline.copy(f"sqlite:///{server.home}/database/torpor.db", url)
+    await fill(server.home, server.database, THERE, 0)
+    await offline.copy(server.database, url)
     await server.start()
 
 
