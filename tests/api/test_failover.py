@@ -77,7 +77,8 @@ def free_ports(count: int = 2) -> list[int]:
 
 def machines(home: Path) -> list[str]:
     """Return the machines that run in a home."""
-    return [each.name for each in (home / "world" / "machines").iterdir()]
+    found = (each.name for each in (home / "world" / "machines").iterdir())
+    return [each for each in found if not each.startswith(".")]  # half written
 
 
 async def waits(standby: Server) -> None:

@@ -31,7 +31,8 @@ async def fill(home: Path, url: str, count: int, live: int) -> None:
             made = [_session(model, number, number <= live) for number in range(1, count)]
             copies = [_snapshot(row, session) for session in made[:live]]
             await sessions_table.insert_all(conn, made)
-            await snapshots_table.insert_all(conn, copies)
+            if copies:
+                await snapshots_table.insert_all(conn, copies)
             for copy in copies:
                 _copy_snapshot(home / "snapshots", row.id, copy.id)
     finally:

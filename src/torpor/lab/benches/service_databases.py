@@ -7,7 +7,7 @@ from torpor.lab.figures import Figure, Notebook
 from torpor.lab.filling import fill
 from torpor.lab.laboratory import Laboratory
 from torpor.lab.postgresql import programs, running, url_of
-from torpor.lab.server import Server, served
+from torpor.lab.server import TOKEN, Server, served
 from torpor.store import offline
 
 THERE, PAGES = 10_000, 20
@@ -36,6 +36,8 @@ async def measure(lab: Laboratory, runs: int, book: Notebook) -> None:
         async with served(lab.maker, within) as sqlite:
             await _fill(sqlite, url)
             async with served(lab.maker, within, {"database": url}) as postgresql:
+                # It has made none: the one that came with the copy is good.
+                (postgresql.home / TOKEN).write_text(sqlite.token)
                 await _measured({"sqlite": sqlite, "postgresql": postgresql}, runs, book)
 
 
