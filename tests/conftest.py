@@ -7,6 +7,10 @@ import tempfile
 
 from hypothesis import settings
 
+from tests.postgres import cluster, database_url, pytest_generate_tests
+
+__all__ = ["cluster", "database_url", "pytest_generate_tests"]
+
 # Whoever starts the tests in the background of a shell, or with nohup, has them ignore these
 # signals, and with them each program that they start, which is to hear them.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -32,14 +32,15 @@ BASE = "/v2/agents"
 class Api:
     """The application, and what it stands on."""
 
-    def __init__(self, root: Path, **settings: Any) -> None:
+    def __init__(self, root: Path, url: str, **settings: Any) -> None:
         self.root = root
+        self.url = url
         self.settings = Settings(**settings)
         self.host = GuestHost(root / "world")
 
     async def open(self, preview_port: int = 0) -> "Api":
         """Open all of it."""
-        self.database = await Database.open(f"sqlite:///{self.root}/torpor.db")
+        self.database = await Database.open(self.url)
         self.bearers = await Bearers.open(self.database)
         self.sessions = await self._sessions()
         asked = self.bearers if self.settings.authentication == "tokens" else None
@@ -93,8 +94,9 @@ class Api:
 
 
 @pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    opened = await Api(tmp_path, rate_limit_burst=100_000, rate_limit_per_second=100_000).open()
+async def api(tmp_path: Path, database_url: str) -> AsyncIterator[Api]:
+    limits = {"rate_limit_burst": 100_000, "rate_limit_per_second": 100_000}
+    opened = await Api(tmp_path, database_url, **limits).open()
     yield opened
     await opened.close()
 

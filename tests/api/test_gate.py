@@ -154,8 +154,10 @@ async def test_env_is_shown_to_those_who_could_read_it_anyway(api: Api) -> None:
             assert "hush" not in (await client.get(path)).text
 
 
-async def test_a_token_that_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
-    api = await Api(tmp_path, rate_limit_burst=5, rate_limit_per_second=1).open()
+async def test_a_token_that_asks_too_often_is_told_when_to_come_back(
+    tmp_path: Path, database_url: str
+) -> None:
+    api = await Api(tmp_path, database_url, rate_limit_burst=5, rate_limit_per_second=1).open()
     try:
         async with api.client("viewer") as client, api.client("operator") as other:
             answers = [await client.get("/whoami") for _ in range(6)]
@@ -168,8 +170,10 @@ async def test_a_token_that_asks_too_often_is_told_when_to_come_back(tmp_path: P
         await api.close()
 
 
-async def test_without_authentication_everybody_is_an_admin(tmp_path: Path) -> None:
-    api = await Api(tmp_path, authentication="none").open()
+async def test_without_authentication_everybody_is_an_admin(
+    tmp_path: Path, database_url: str
+) -> None:
+    api = await Api(tmp_path, database_url, authentication="none").open()
     try:
         async with api.client(None, headers={"host": "127.0.0.1:8470"}) as client:
             assert (await client.get("/whoami")).json()["role"] == "admin"
@@ -203,9 +207,9 @@ HERE = "127.0.0.1:8470"
     ],
 )
 async def test_without_authentication_web_pages_are_not_served(
-    tmp_path: Path, passes: bool, headers: dict[str, str]
+    tmp_path: Path, database_url: str, passes: bool, headers: dict[str, str]
 ) -> None:
-    api = await Api(tmp_path, authentication="none").open()
+    api = await Api(tmp_path, database_url, authentication="none").open()
     try:
         async with api.client(None, headers=headers) as client:
             for method, path in (("GET", "/sessions"), ("POST", "/sessions"), ("GET", "/nothing")):
@@ -217,8 +221,10 @@ async def test_without_authentication_web_pages_are_not_served(
         await api.close()
 
 
-async def test_without_authentication_web_pages_open_no_websockets(tmp_path: Path) -> None:
-    api = await Api(tmp_path, authentication="none").open()
+async def test_without_authentication_web_pages_open_no_websockets(
+    tmp_path: Path, database_url: str
+) -> None:
+    api = await Api(tmp_path, database_url, authentication="none").open()
     try:
         async with served(api) as place:
             url = f"ws://{place}{BASE}/sessions/one/execs/x/stream"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -129,8 +130,10 @@ async def test_what_a_token_has_under_way_ends_with_it(api: Api, one: str) -> No
         assert (await asyncio.wait_for(asking, 10)).status_code == 401
 
 
-async def test_without_authentication_other_pages_may_not(tmp_path: Any) -> None:
-    api = await Api(tmp_path, authentication="none").open()
+async def test_without_authentication_other_pages_may_not(
+    tmp_path: Path, database_url: str
+) -> None:
+    api = await Api(tmp_path, database_url, authentication="none").open()
     try:
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app=api.app), base_url=f"http://localhost{BASE}"

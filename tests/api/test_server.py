@@ -8,16 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from torpor.api.listening import ListenError, listen, url_of
 from torpor.api.logs import Lines, configure_logs
-from torpor.api.server import (
-    ADMIN_TOKEN,
-    ListenError,
-    _open_bearers,
-    listen,
-    serve,
-    url_of,
-    write_secret,
-)
+from torpor.api.opened_bearers import ADMIN_TOKEN, opened_bearers, write_secret
+from torpor.api.server import serve
 from torpor.settings import Places, Settings
 from torpor.store import Database
 from torpor.vm import HostError
@@ -81,13 +75,15 @@ def test_nothing_that_is_asked_can_write_a_line_of_its_own() -> None:
     assert line.endswith(r'path="/x y\"\n" status=200 empty="" plain=a/b')
 
 
-async def test_the_first_token_is_good_only_once_somebody_can_know_it(tmp_path: Path) -> None:
-    database = await Database.open(f"sqlite:///{tmp_path}/torpor.db")
+async def test_the_first_token_is_good_only_once_somebody_can_know_it(
+    tmp_path: Path, database_url: str
+) -> None:
+    database = await Database.open(database_url)
     try:
         with pytest.raises(OSError, match="No such file"):
-            async with _open_bearers(database, tmp_path / "missing"):
+            async with opened_bearers(database, tmp_path / "missing"):
                 pass
-        async with _open_bearers(database, tmp_path) as bearers:
+        async with opened_bearers(database, tmp_path) as bearers:
             caller = bearers.find((tmp_path / ADMIN_TOKEN).read_text().strip())
             assert caller is not None
             assert caller.role == "admin"

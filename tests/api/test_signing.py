@@ -2,7 +2,6 @@
 
 import logging
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -80,12 +79,11 @@ def test_a_key_that_is_older_still_reads_and_another_does_not() -> None:
     assert Signer([old]).read(Signer([old, new]).path("x", WHO, {}, seconds=60)) is None
 
 
-async def test_the_first_start_makes_the_key_and_the_next_ones_have_it(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/torpor.db"
-    database = await Database.open(url)
+async def test_the_first_start_makes_the_key_and_the_next_ones_have_it(database_url: str) -> None:
+    database = await Database.open(database_url)
     path = (await Signer.open(database)).path("test.read", WHO, {}, seconds=60)
     await database.close()
-    database = await Database.open(url)
+    database = await Database.open(database_url)
     assert (await Signer.open(database)).read(path) is not None
     await database.close()
 

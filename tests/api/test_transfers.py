@@ -354,8 +354,8 @@ async def _parts(api: Api) -> list[Any]:
     return [each for each in await api.events() if each.type == "transfer.part"]
 
 
-async def test_urls_begin_as_the_server_is_reached(tmp_path: Path) -> None:
-    api = await Api(tmp_path, public_url="https://torpor.example.com/x/").open()
+async def test_urls_begin_as_the_server_is_reached(tmp_path: Path, database_url: str) -> None:
+    api = await Api(tmp_path, database_url, public_url="https://torpor.example.com/x/").open()
     session = await api.ready(name="one")
     async with api.client() as client:
         one = f"/sessions/{session}/workspace/transfers"
@@ -386,6 +386,9 @@ async def test_a_key_begins_one_transfer(client: httpx.AsyncClient, one: str) ->
     assert answers[0] == answers[1]
 
 
+# The minute that it takes is HTTP's and the guest's; what becomes of many at once in both databases
+# is in tests/sessions/test_transfers.py.
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 async def test_a_thousand_small_files_in_parallel(
     api: Api, client: httpx.AsyncClient, one: str, workspace: Path
 ) -> None:

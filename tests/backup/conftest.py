@@ -1,14 +1,16 @@
 """Homes with a database, snapshots in the real formats, and a named image: without machines."""
 
 import asyncio
+import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.postgres import kinds_for
 from tests.store.made import later, operation, session, snapshot, token
 from tests.vm.real_snapshots import DISK, a_manifest, make_snapshot
 from torpor.backup import Summary, back_up_alone
@@ -26,9 +28,10 @@ SETTINGS = {"on_stop": "freeze"}
 
 @dataclass(frozen=True)
 class Home:
-    """A home, and where its database is."""
+    """A home, and where its database is: a file in it, or at ``server``."""
 
     root: Path
+    server: str = ""
 
     @property
     def database(self) -> Path:
@@ -36,7 +39,7 @@ class Home:
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self.database}"
+        return self.server or f"sqlite:///{self.database}"
 
     def read(self, what: Callable[[Any], Any]) -> Any:
         """Return what a function of a connection finds in the database."""
@@ -65,16 +68,16 @@ class Home:
         async def work() -> Summary:
             out = io.BytesIO()
             async with opened_store(self.root, None) as store:
-                summary = await back_up_alone(store, self.database, SETTINGS, out)
+                summary = await back_up_alone(store, self.url, SETTINGS, out)
             file.write_bytes(out.getvalue())
             return summary
 
         return asyncio.run(work())
 
 
-def make_home(root: Path) -> Home:
+def make_home(root: Path, server: str = "") -> Home:
     """A home with a session in each state, that share bases and layers."""
-    store, home = Store(root), Home(root)
+    store, home = Store(root), Home(root, server)
     for name, owner, base in (
         ("s-paused", "paused", "base"),
         ("s-older", "paused", "base"),
@@ -143,10 +146,23 @@ async def _fill(home: Home) -> None:
         await database.close()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test of a home that was made on each kind of database (:mod:`tests.postgres`)."""
+    if "made_home" in metafunc.fixturenames:
+        kinds = kinds_for(metafunc.module)
+        metafunc.parametrize("made_home", kinds, indirect=True, scope="package")
+
+
 @pytest.fixture(scope="package")
-def made_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A home that nobody changes."""
-    return make_home(tmp_path_factory.mktemp("made") / "home")
+def made_home(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Home]:
+    """A home that nobody changes, with its database in a file of its own or in PostgreSQL."""
+    with contextlib.ExitStack() as stack:
+        server = ""
+        if request.param == "postgresql":
+            server = stack.enter_context(request.getfixturevalue("cluster").migrated())
+        yield make_home(tmp_path_factory.mktemp("made") / "home", server)
 
 
 @pytest.fixture(scope="package")

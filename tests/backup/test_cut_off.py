@@ -14,9 +14,9 @@ from torpor.vm.store import Store
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, database_url: str) -> AsyncIterator[Service]:
     """A service on a host of files."""
-    opened = await Service(tmp_path).open()
+    opened = await Service(tmp_path, database_url).open()
     yield opened
     await opened.close()
 

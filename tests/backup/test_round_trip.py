@@ -1,24 +1,28 @@
 """A backup that is restored elsewhere is what it was a backup of."""
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.backup.conftest import SETTINGS, Home, make_home
+from tests.postgres import Cluster
 from tests.vm.real_snapshots import allocated
-from torpor.backup import BackupError, Restored, restore, verify
+from torpor.backup import BackupError, Restored, restore, staging, verify
 from torpor.images.names import Names
-from torpor.store import bearer, events, operations, tokens
+from torpor.store import Database, bearer, events, hosts, operations, sessions, tokens
 from torpor.store.records import Status
 from torpor.vm.base import count_and_digest
+from torpor.vm.home import host_id
 from torpor.vm.store import Store
 
 
 def restored(file: Path, home: Home) -> Restored:
     """Restore a backup into a home."""
     with open(file, "rb") as source:
-        return asyncio.run(restore(source, home.root, home.database))
+        return asyncio.run(restore(source, home.root, home.url))
 
 
 def digest(file: Path) -> str:
@@ -27,10 +31,20 @@ def digest(file: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def elsewhere(backup: Path, tmp_path_factory: pytest.TempPathFactory) -> Home:
-    home = Home(tmp_path_factory.mktemp("elsewhere") / "home")
-    restored(backup, home)
-    return home
+def elsewhere(
+    made_home: Home,
+    backup: Path,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Home]:
+    """Another home, with its database in the same kind of place."""
+    with contextlib.ExitStack() as stack:
+        server = ""
+        if made_home.server:
+            server = stack.enter_context(request.getfixturevalue("cluster").migrated())
+        home = Home(tmp_path_factory.mktemp("elsewhere") / "home", server)
+        restored(backup, home)
+        yield home
 
 
 def test_it_says_what_is_in_it_and_what_becomes_of_each_session(backup: Path) -> None:
@@ -123,9 +137,9 @@ def test_the_restore_is_told_in_events(elsewhere: Home) -> None:
 
 
 def test_nothing_else_is_left(elsewhere: Home) -> None:
-    assert sorted(each.name for each in elsewhere.root.iterdir()) == [
-        "admin-token", "bases", "database", "host.lock", "images", "layers", "snapshots",
-    ]  # fmt: skip
+    found = {each.name for each in elsewhere.root.iterdir()}
+    files = {"admin-token", "bases", "host.lock", "images", "layers", "snapshots"}
+    assert found == files if elsewhere.server else files | {"database"}
     assert elsewhere.root.stat().st_mode & 0o777 == 0o700
 
 
@@ -162,6 +176,94 @@ def test_a_home_without_a_database_is_nothing_to_back_up(tmp_path: Path) -> None
 def test_the_database_may_be_elsewhere(backup: Path, tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     with open(backup, "rb") as source:
-        asyncio.run(restore(source, home.root, tmp_path / "disk" / "t.db"))
+        asyncio.run(restore(source, home.root, f"sqlite:///{tmp_path}/disk/t.db"))
     assert (tmp_path / "disk" / "t.db").exists()
     assert not home.database.exists()
+
+
+def test_a_database_of_postgresql_is_saved_and_restored_as_a_file_is(
+    backup: Path, cluster: Cluster, tmp_path: Path
+) -> None:
+    with cluster.migrated() as first, cluster.migrated() as second:
+        home = make_home(tmp_path / "home", first)
+        summary = home.back_up(tmp_path / "file")
+        with open(backup, "rb") as source:
+            assert summary == verify(source)[1]
+        there = Home(tmp_path / "there", second)
+        restored(tmp_path / "file", there)
+        assert not there.database.exists()
+        as_file = Home(tmp_path / "as file")
+        restored(tmp_path / "file", as_file)
+        assert there.snapshots() == as_file.snapshots()
+        stand = [
+            {name: (each.id, each.status, each.snapshot) for name, each in home.sessions().items()}
+            for home in (there, as_file)
+        ]
+        assert stand[0] == stand[1]
+        assert len(stand[0]) == 7
+        with pytest.raises(BackupError, match=r"is not empty.*the database postgresql://"):
+            restored(tmp_path / "file", Home(tmp_path / "new", second))
+
+
+def test_a_restore_into_postgresql_that_was_cut_off_at_its_last_step_is_finished(
+    backup: Path, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the database is filled, and after it."""
+    real = staging.copy
+
+    async def killed_before(source: str, target: str) -> int:
+        raise KeyboardInterrupt
+
+    async def killed_after(source: str, target: str) -> int:
+        await real(source, target)
+        raise KeyboardInterrupt
+
+    for killed in (killed_before, killed_after):
+        with cluster.migrated() as url:
+            home = Home(tmp_path / killed.__name__, url)
+            monkeypatch.setattr(staging, "copy", killed)
+            with pytest.raises(KeyboardInterrupt):
+                restored(backup, home)
+            monkeypatch.undo()
+            assert restored(backup, home).earlier
+            assert home.sessions()["paused"].status is Status.PAUSED
+            assert not (home.root / "restoring").exists()
+
+
+def test_what_is_restored_belongs_to_no_host(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+
+    async def held(host: str) -> None:
+        database = await Database.open(home.url)
+        async with database.write() as conn:
+            await hosts.adopt(conn, host)
+            await hosts.take(conn, hosts.Claim(host, "there", None, "1", "place", "server"), 60)
+        await database.close()
+
+    asyncio.run(held(host_id(home.root)))
+    home.back_up(tmp_path / "file")
+    with open(tmp_path / "file", "rb") as source:
+        assert set(verify(source)[1].snapshots) == {"s-paused", "s-older", "s-running", "s-forked"}
+    there = Home(tmp_path / "there")
+    restored(tmp_path / "file", there)
+    assert {each.host for each in there.sessions().values()} == {None}
+    assert there.read(hosts.all) == []
+
+
+def test_what_is_on_another_host_is_told_and_not_in_it(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+
+    async def move() -> None:
+        database = await Database.open(home.url)
+        async with database.write() as conn:
+            await hosts.adopt(conn, host_id(home.root))
+            await sessions.update(conn, "id-of-running", host="another")
+        await database.close()
+
+    asyncio.run(move())
+    summary = home.back_up(tmp_path / "file")
+    assert set(summary.snapshots) == {"s-paused", "s-older"}
+    told = {each.name: each for each in summary.sessions}
+    assert told["paused"].becomes == "paused"
+    assert told["running"].becomes == "failed"
+    assert "is not in the backup" in told["running"].why

@@ -30,9 +30,9 @@ from torpor.vm.store import Store
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, database_url: str) -> AsyncIterator[Service]:
     """A service with a paused session, whose snapshots are in a store of real files."""
-    opened = await Service(tmp_path).open()
+    opened = await Service(tmp_path, database_url).open()
     store = Store(tmp_path / "home")
     for name in ("newest", "older"):
         make_snapshot(store, replace(a_manifest(), labels={}), name)

@@ -430,6 +430,7 @@ def test_each_setting_is_an_option_of_serve() -> None:
     assert set(inspect.signature(service.serve).parameters) == {
         "config",
         "print_unit",
+        "standby",
         *Settings.model_fields,
     }
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from torpor.images import Step, silent
-from torpor.lab.bench import bench
+from torpor.lab.bench import SERVICE_GROUPS, bench
+from torpor.lab.benches import service_databases
 from torpor.lab.figures import Results, results_json
 from torpor.lab.laboratory import Laboratory, laboratory
 from torpor.settings import Places, default_places
@@ -70,3 +71,17 @@ async def test_a_bench_leaves_no_machine_and_no_snapshot(lab: Laboratory) -> Non
 async def test_a_figure_that_does_not_exist_is_refused(lab: Laboratory) -> None:
     with pytest.raises(ValueError, match="no figure nix"):
         await bench(lab, 1, silent, ["nix"])
+
+
+async def test_the_same_is_measured_on_both_databases(
+    lab: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_databases, "THERE", 60)
+    monkeypatch.setattr(service_databases, "PAGES", 2)
+    results = await bench(lab, 1, silent, ["postgresql_page_ratio"], SERVICE_GROUPS)
+    rows = {row.figure.name: row for row in results.rows}
+    assert set(rows) == {figure.name for figure in service_databases.FIGURES}
+    for name in service_databases.MEASURED:
+        first, second = rows[f"sqlite_{name}"].samples, rows[f"postgresql_{name}"].samples
+        ratios = [there / here for here, there in zip(first, second, strict=True)]
+        assert rows[f"postgresql_{name}_ratio"].samples == pytest.approx(ratios)

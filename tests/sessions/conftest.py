@@ -22,14 +22,22 @@ ANN = Actor("tok_ann", "ann")
 class Service:
     """A service that is open, and what it stands on."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, url: str) -> None:
         self.root = root
+        self.url = url
         self.host = WorldHost(root / "world")
         self.options: dict[str, Any] = {"transfers": TransferLimits(root / "transfers")}
+        self._opened: Database | None = None
+
+    async def opened_database(self) -> Database:
+        """Open the database before the service is, which takes it over."""
+        self._opened = await Database.open(self.url)
+        return self._opened
 
     async def open(self) -> "Service":
         """Start the service, on what the last one has left."""
-        self.database = await Database.open(f"sqlite:///{self.root}/torpor.db")
+        self.database = self._opened or await Database.open(self.url)
+        self._opened = None
         self.sessions = await Sessions.open(self.database, self.host, **self.options)
         return self
 
@@ -97,8 +105,8 @@ def full_disk(database: Database, when: Callable[[str], bool]) -> Iterator[None]
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, database_url: str) -> AsyncIterator[Service]:
     """A service without any session."""
-    opened = await Service(tmp_path).open()
+    opened = await Service(tmp_path, database_url).open()
     yield opened
     await opened.close()

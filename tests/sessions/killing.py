@@ -12,11 +12,13 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 
 
-def run_and_kill(victim: str, root: Path, seed: int, after: float) -> list[dict[str, Any]]:
-    """Run a module of this package on ``root``, kill it ``after`` so many seconds of work, and
-    return what it has said, in order."""
+def run_and_kill(
+    victim: str, root: Path, url: str, seed: int, after: float
+) -> list[dict[str, Any]]:
+    """Run a module of this package on ``root`` and the database at ``url``, kill it ``after`` so
+    many seconds of work, and return what it has said, in order."""
     running = subprocess.Popen(
-        [sys.executable, "-m", f"tests.sessions.{victim}", str(root), str(seed)],
+        [sys.executable, "-m", f"tests.sessions.{victim}", str(root), url, str(seed)],
         stdout=subprocess.PIPE,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},

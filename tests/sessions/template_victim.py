@@ -1,7 +1,7 @@
 """A program that makes, updates and deletes templates without end, and says what it does, until it
 is killed.
 
-Run as ``python -m tests.sessions.template_victim ROOT SEED``. Each line is JSON: the name of a
+Run as ``python -m tests.sessions.template_victim ROOT URL SEED``. Each line is JSON: the name of a
 template and what was acknowledged of it.
 """
 
@@ -23,10 +23,10 @@ def say(name: str, what: str, source: str = "") -> None:
     print(json.dumps({"name": name, "what": what, "source": source}), flush=True)
 
 
-async def main(root: Path, seed: int) -> None:
+async def main(root: Path, url: str, seed: int) -> None:
     """Work until killed."""
     chance = random.Random(seed)
-    service = Service(root)
+    service = Service(root, url)
     service.host.step = 0.005
     await service.open()
     templates = service.sessions.templates
@@ -58,4 +58,4 @@ async def main(root: Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

@@ -16,11 +16,11 @@ from torpor.store.records import Session, Status
 KILLS = 12
 
 
-def said_by(root: Path, seed: int, after: float) -> dict[str, dict[str, Any]]:
+def said_by(root: Path, url: str, seed: int, after: float) -> dict[str, dict[str, Any]]:
     """Run a victim, kill it, and return the last word on each session: what it has said to be done,
     and what it had begun since."""
     said: dict[str, dict[str, Any]] = {}
-    for word in run_and_kill("victim", root, seed, after):
+    for word in run_and_kill("victim", root, url, seed, after):
         known = said.setdefault(word["session"], {"begun": None, "done": None})
         if word["what"] == "begin":
             known["begun"] = word["op"]
@@ -93,11 +93,13 @@ async def check_said(service: Service, session: Session, known: dict[str, Any] |
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
+async def test_nothing_that_was_acknowledged_is_lost(
+    tmp_path: Path, database_url: str, seed: int
+) -> None:
     chance = random.Random(seed)
     for number in range(KILLS):
-        said = said_by(tmp_path, seed * 100 + number, chance.uniform(0.05, 0.8))
-        service = await Service(tmp_path).open()
+        said = said_by(tmp_path, database_url, seed * 100 + number, chance.uniform(0.05, 0.8))
+        service = await Service(tmp_path, database_url).open()
         try:
             configured = await check(service, said)
         finally:

@@ -29,8 +29,8 @@ class Guests:
 
 
 @pytest.fixture
-async def guests(tmp_path: Path) -> AsyncIterator[Guests]:
-    database = await Database.open(f"sqlite:///{tmp_path}/torpor.db")
+async def guests(tmp_path: Path, database_url: str) -> AsyncIterator[Guests]:
+    database = await Database.open(database_url)
     host = GuestHost(tmp_path / "world")
     sessions = await Sessions.open(database, host, transfers=TransferLimits(tmp_path / "transfers"))
     made = await sessions.create(NewSession(name="one"), ANN)

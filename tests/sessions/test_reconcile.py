@@ -270,7 +270,7 @@ async def test_a_session_whose_snapshot_is_lost_has_failed_however_its_start_end
     paused = await service.sessions.pause(session.id, ANN, durable=True)
     await service.close()
     (service.host.root / "snapshots" / (paused.snapshot or "")).unlink()
-    database = await Database.open(f"sqlite:///{service.root}/torpor.db")
+    database = await Database.open(service.url)
     with full_disk(database, lambda said: "session.failed" in said), pytest.raises(DiskFullError):
         await Sessions.open(database, service.host, **service.options)
     await database.close()

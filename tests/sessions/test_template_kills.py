@@ -15,12 +15,12 @@ from torpor.store.records import Build, Status
 KILLS = 8
 
 
-def said_by(root: Path, seed: int, after: float) -> dict[str, str]:
+def said_by(root: Path, url: str, seed: int, after: float) -> dict[str, str]:
     """Run a victim, kill it, and return the last source that was acknowledged of each template that
     nothing was begun with since; of one that was deleted it is empty."""
     known: dict[str, str] = {}
     before: dict[str, str | None] = {}
-    for word in run_and_kill("template_victim", root, seed, after):
+    for word in run_and_kill("template_victim", root, url, seed, after):
         name = word["name"]
         assert not word["what"].startswith("failed"), word
         if word["what"] == "begin":
@@ -60,11 +60,11 @@ async def check(service: Service, known: dict[str, str]) -> None:
     await eventually(lambda: asyncio.sleep(0, service.host.images()), lambda f: f == needed)
 
 
-async def test_no_build_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
+async def test_no_build_that_was_acknowledged_is_lost(tmp_path: Path, database_url: str) -> None:
     chance = random.Random(5)
     for number in range(KILLS):
-        known = said_by(tmp_path, number, chance.uniform(0.05, 0.8))
-        service = await Service(tmp_path).open()
+        known = said_by(tmp_path, database_url, number, chance.uniform(0.05, 0.8))
+        service = await Service(tmp_path, database_url).open()
         try:
             await check(service, known)
         finally:

@@ -18,10 +18,10 @@ KILLS = 10
 Said = dict[str, dict[str, Any]]
 
 
-def said_by(root: Path, seed: int, after: float) -> Said:
+def said_by(root: Path, url: str, seed: int, after: float) -> Said:
     """Run a victim, kill it, and return what it has said of each of its transfers, in order."""
     said: Said = {}
-    for word in run_and_kill("transfer_victim", root, seed, after):
+    for word in run_and_kill("transfer_victim", root, url, seed, after):
         if word["what"] == "begin":
             said[word["transfer"]] = {**word, "parts": set(), "last": "begin"}
         elif word["what"] == "part":
@@ -80,12 +80,12 @@ def _staged(filed: Filed) -> Any:
     return staged
 
 
-async def test_transfers_go_on_after_kills(tmp_path: Path) -> None:
+async def test_transfers_go_on_after_kills(tmp_path: Path, database_url: str) -> None:
     chance = random.Random(5)
     seen: set[str] = set()
     for number in range(KILLS):
-        said = said_by(tmp_path, number, chance.uniform(0.05, 0.6))
-        filed = Filed(tmp_path)
+        said = said_by(tmp_path, database_url, number, chance.uniform(0.05, 0.6))
+        filed = Filed(tmp_path, database_url)
         filed.host.step = 0.002
         await filed.open()
         try:

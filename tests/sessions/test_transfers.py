@@ -39,8 +39,8 @@ SIZE = 4 << 10
 class Filed(Service):
     """A service on a host with files, with small parts."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path, url: str) -> None:
+        super().__init__(root, url)
         self.host: FilingHost = FilingHost(root / "world")  # type: ignore[assignment]
 
     @property
@@ -129,8 +129,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def filed(tmp_path: Path) -> AsyncIterator[Filed]:
-    opened = Filed(tmp_path)
+async def filed(tmp_path: Path, database_url: str) -> AsyncIterator[Filed]:
+    opened = Filed(tmp_path, database_url)
     await opened.open()
     yield opened
     await opened.close()

@@ -1,7 +1,7 @@
 """A program that uploads without end, and says what it does, until it is killed.
 
-Run as ``python -m tests.sessions.transfer_victim ROOT SEED``. Each line is JSON: ``begin`` before a
-transfer is begun, then what was acknowledged of it.
+Run as ``python -m tests.sessions.transfer_victim ROOT URL SEED``. Each line is JSON: ``begin``
+before a transfer is begun, then what was acknowledged of it.
 """
 
 import asyncio
@@ -83,10 +83,10 @@ async def slowly(data: bytes) -> AsyncIterator[bytes]:
         yield data[start : start + SIZE // 4]
 
 
-async def main(root: Path, seed: int) -> None:
+async def main(root: Path, url: str, seed: int) -> None:
     """Work until killed."""
     transfers.part_size_for = lambda _: SIZE
-    filed = Filed(root)
+    filed = Filed(root, url)
     filed.host.step = STEP
     await filed.open()
     async with asyncio.TaskGroup() as group:
@@ -95,4 +95,4 @@ async def main(root: Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

@@ -1,7 +1,7 @@
 """A program that changes sessions without end, and says what it does, until it is killed.
 
-Run as ``python -m tests.sessions.victim ROOT SEED``. Each line is JSON: ``begin`` before something
-is asked for, ``done`` with what is true from then on.
+Run as ``python -m tests.sessions.victim ROOT URL SEED``. Each line is JSON: ``begin`` before
+something is asked for, ``done`` with what is true from then on.
 """
 
 import asyncio
@@ -112,9 +112,9 @@ def _named(name: str) -> Any:
     return SessionQuery(name=name)
 
 
-async def main(root: Path, seed: int) -> None:
+async def main(root: Path, url: str, seed: int) -> None:
     """Work until killed."""
-    service = Service(root)
+    service = Service(root, url)
     service.host.step = 0.002
     await service.open()
     async with asyncio.TaskGroup() as group:
@@ -123,4 +123,4 @@ async def main(root: Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

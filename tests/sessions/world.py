@@ -194,6 +194,9 @@ class WorldHost:
         manifest = hashlib.sha256(source.wanted.encode()).hexdigest()
         return Built(f"sha256:{manifest}", 8 << 30, 2 << 20, 12, ("it has no shell",))
 
+    async def image_names(self) -> list[str]:
+        return self.images()
+
     async def forget_image(self, name: str) -> None:
         await self._step("forget_image")
         (self.root / "images" / name).unlink(missing_ok=True)

@@ -255,3 +255,19 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path, content: bytes, words
     with pytest.raises(SettingsError, match=words) as error:
         load_settings({}, {}, file)
     assert str(file) in error.value.happened
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://me:se:cr@et@here:5433/torpor", "postgresql://me@here:5433/torpor"),
+        ("postgresql://me@here/torpor?host=/run", "postgresql://me@here/torpor?host=/run"),
+        ("postgresql://here/torpor", "postgresql://here/torpor"),
+        ("sqlite:////a:b@c/x.db", "sqlite:////a:b@c/x.db"),
+    ],
+)
+def test_what_is_told_elsewhere_has_no_password(url: str, told: str) -> None:
+    assert Settings(database=url, sample_seconds=7).told() == {
+        "database": told,
+        "sample_seconds": 7,
+    }

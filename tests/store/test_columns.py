@@ -10,9 +10,28 @@ from sqlalchemy import Table
 from sqlalchemy.dialects.sqlite import dialect
 
 from tests.store import made
-from torpor.store import Database, events, operations, samples, sessions, snapshots, tables, tokens
-from torpor.store.columns import Document, Moment, StatusWord
-from torpor.store.records import Event, Operation, Sample, Session, Snapshot, Status, Token
+from torpor.store import (
+    Database,
+    SessionQuery,
+    events,
+    operations,
+    samples,
+    sessions,
+    snapshots,
+    tables,
+    tokens,
+)
+from torpor.store.columns import Document, Id, Moment, StatusWord, Words
+from torpor.store.records import (
+    Event,
+    HostRow,
+    Operation,
+    Sample,
+    Session,
+    Snapshot,
+    Status,
+    Token,
+)
 
 HERE = dialect()
 VALUES = st.recursive(
@@ -32,6 +51,40 @@ def test_a_document_comes_back_to_the_byte(document: dict[str, Any]) -> None:
     text = Document().process_bind_param(document, HERE)
     back = Document().process_result_value(text, HERE)
     assert json.dumps(back) == json.dumps(document)
+
+
+@given(st.text())
+def test_a_text_has_nothing_that_a_database_cannot_hold(text: str) -> None:
+    for kind in (Words(), Id()):
+        kept = kind.process_bind_param(text, HERE)
+        assert kept is not None
+        assert "\0" not in kept
+        kept.encode()
+        if "\0" not in text and text.isprintable():
+            assert kept == text
+        assert kind.process_bind_param(kept, HERE) == kept
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "\ud800", "\udcff x", "ü\0", "\U0001f9ca"])
+async def test_odd_texts_are_kept_and_found(database: Database, odd: str) -> None:
+    """They come from guests, images and requests, and lie in many columns."""
+    async with database.write() as conn:
+        session = made.session("odd", failure=odd, labels={"a": odd}, metadata={"m": odd})
+        await sessions.insert(conn, session)
+        await snapshots.insert(conn, made.snapshot("s", session.id, label=odd, error=odd))
+        await operations.insert(conn, made.operation("o", key=odd, error=odd))
+        await events.append(conn, made.event("e", data={"said": odd}))
+    async with database.read() as conn:
+        page = await sessions.page(conn, SessionQuery(labels={"a": odd}))
+        assert [each.id for each in page.items] == [session.id]
+        assert page.items[0].metadata == {"m": odd}
+        assert await operations.by_key(conn, "someone", odd) is not None
+        assert await sessions.get(conn, odd) is None
+        assert await sessions.find(conn, odd) is None
+        assert (await sessions.page(conn, SessionQuery(search=odd))).items == []
+        assert await sessions.beginning_with(conn, odd) == []
+        (found,) = await events.after(conn, None, None, 1)
+        assert found.data == {"said": odd}
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
@@ -77,6 +130,7 @@ def test_a_status_that_nobody_knows_is_refused() -> None:
         (Operation, tables.operations),
         (Token, tables.tokens),
         (Sample, tables.samples),
+        (HostRow, tables.hosts),
     ],
 )
 def test_each_field_has_its_column(record: Any, table: Table) -> None:
@@ -104,6 +158,7 @@ async def test_each_record_comes_back_as_it_was(database: Database) -> None:
         failure="It broke.",
         last_event_at=made.later(0.000001),
         defaults={"user": None, "env": {}},
+        host="h",
     )
     child = made.session("child", parent=session.id)
     snapshot = made.snapshot(
@@ -163,4 +218,3 @@ async def test_what_is_not_there_is_none(database: Database) -> None:
         assert await operations.by_key(conn, "x", "x") is None
         assert await tokens.get(conn, "x") is None
         assert await events.last_id(conn) is None
-        assert await operations.last_id(conn) is None

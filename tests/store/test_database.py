@@ -76,10 +76,10 @@ async def all_events(database: Database) -> list[str]:
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
-async def test_nobody_else_may_look_into_it(url: str, tmp_path: Path, mask: int) -> None:
+async def test_nobody_else_may_look_into_it(sqlite_url: str, tmp_path: Path, mask: int) -> None:
     old = os.umask(mask)
     try:
-        database = await Database.open(url)
+        database = await Database.open(sqlite_url)
     finally:
         os.umask(old)
     try:
@@ -101,14 +101,14 @@ async def test_a_directory_that_was_there_keeps_its_rights(tmp_path: Path) -> No
     assert (tmp_path / "torpor.db").stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_commit_is_on_the_disk_and_references_are_checked(database: Database) -> None:
-    async with database.write() as conn:
+async def test_a_commit_is_on_the_disk_and_references_are_checked(sqlite: Database) -> None:
+    async with sqlite.write() as conn:
         for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
             assert (await conn.exec_driver_sql(f"PRAGMA {pragma}")).scalar() == value
 
 
-async def test_one_file_is_left_when_it_is_closed(url: str, tmp_path: Path) -> None:
-    database = await Database.open(url)
+async def test_one_file_is_left_when_it_is_closed(sqlite_url: str, tmp_path: Path) -> None:
+    database = await Database.open(sqlite_url)
     async with database.write() as conn:
         await events.append(conn, event("a"))
     await database.close()
@@ -129,7 +129,7 @@ async def test_all_of_a_write_is_made_or_nothing(database: Database) -> None:
 
 
 async def test_who_only_reads_cannot_write(database: Database) -> None:
-    with pytest.raises((OperationalError, DiskError), match="readonly"):
+    with pytest.raises((OperationalError, DiskError), match=r"read-?only"):
         async with database.read() as conn:
             await events.append(conn, event("a"))
     assert await all_events(database) == []
@@ -183,7 +183,7 @@ async def test_a_read_within_a_read_is_refused_and_does_not_hang(database: Datab
 
 
 async def test_a_burst_of_readers_makes_its_connections_once(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    sqlite: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[None] = []
     real = driver.connect
@@ -192,11 +192,11 @@ async def test_a_burst_of_readers_makes_its_connections_once(
         made.append(None)
         return await real(file, writes=writes)
 
-    monkeypatch.setattr("torpor.store.database.connect", counted)
-    await test_many_more_readers_than_connections(database)
+    monkeypatch.setattr("torpor.store.sqlite.connect", counted)
+    await test_many_more_readers_than_connections(sqlite)
     few = len(made)
     assert 0 < few < 20
-    await test_many_more_readers_than_connections(database)
+    await test_many_more_readers_than_connections(sqlite)
     assert len(made) == few
 
 
@@ -248,12 +248,12 @@ async def test_readers_that_are_cancelled_give_their_connections_back(database: 
 
 
 async def test_another_program_that_writes_for_long_is_named_as_the_cause(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver, "BUSY_SECONDS", 0.2)
-    database = await Database.open(url)
+    database = await Database.open(sqlite_url)
     try:
-        with closing(sqlite3.connect(database.file, isolation_level=None)) as other:
+        with closing(sqlite3.connect(tmp_path / "kept/torpor.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(BusyError, match="Another program"):
                 async with database.write() as conn:
@@ -281,8 +281,9 @@ async def test_what_was_committed_survives_a_killed_writer(url: str) -> None:
     database = await Database.open(url)
     try:
         kept = await all_events(database)
-        async with database.read() as conn:
-            assert (await conn.exec_driver_sql("PRAGMA integrity_check")).scalar() == "ok"
+        if database.kind == "sqlite":
+            async with database.read() as conn:
+                assert (await conn.exec_driver_sql("PRAGMA integrity_check")).scalar() == "ok"
     finally:
         await database.close()
     assert len(said.split()) >= 4
@@ -294,7 +295,10 @@ async def test_what_was_committed_survives_a_killed_writer(url: str) -> None:
     ("url", "words"),
     [
         ("torpor.db", "no URL"),
-        ("postgresql://host/torpor", "not in postgresql"),
+        ("mysql://host/torpor", "not in mysql"),
+        ("postgresql://host", "names no database"),
+        ("postgresql://host/torpor?options=-csearch_path=x", "more than where it is"),
+        ("postgresql://host/torpor?sslmode=perhaps", "does not exist"),
         ("sqlite://", "names no file"),
         ("sqlite:///:memory:", "names no file"),
         ("sqlite:////x/torpor.db?mode=ro", "more than a file"),
@@ -304,6 +308,7 @@ async def test_an_address_that_cannot_be_opened_is_refused(url: str, words: str)
     with pytest.raises(UrlError, match=words) as refused:
         await Database.open(url)
     assert "sqlite:////path/of/the/file" in refused.value.todo
+    assert "postgresql://user@host:port/database" in refused.value.todo
 
 
 async def test_a_relative_file_lies_in_the_working_directory(
@@ -346,7 +351,7 @@ async def test_a_backup_is_one_moment_of_a_database_in_use(
         for number in range(3):
             await asyncio.sleep(0.1)
             await database.backup(tmp_path / "copy.db")
-            assert sorted(file.name for file in tmp_path.iterdir()) == ["copy.db", "kept"]
+            assert {file.name for file in tmp_path.iterdir()} <= {"copy.db", "kept"}
             assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
             copy = await Database.open(f"sqlite:///{tmp_path}/copy.db")
             async with copy.read() as conn:
@@ -372,11 +377,11 @@ async def test_a_backup_that_cannot_be_written_says_where(
     (tmp_path / "old").mkdir()
     with pytest.raises(DiskError, match=r"old"):
         await database.backup(tmp_path / "old")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["kept", "old"]
+    assert {file.name for file in tmp_path.iterdir()} <= {"kept", "old"}
 
 
-async def test_a_damaged_database_gives_no_backup(url: str, tmp_path: Path) -> None:
-    database = await Database.open(url)
+async def test_a_damaged_database_gives_no_backup(sqlite_url: str, tmp_path: Path) -> None:
+    database = await Database.open(sqlite_url)
     async with database.write() as conn:
         for number in range(500):
             await events.append(conn, event(f"{number:09}", data={"x": "y" * 999}))
@@ -387,7 +392,7 @@ async def test_a_damaged_database_gives_no_backup(url: str, tmp_path: Path) -> N
         # The first pages have the schema, the last ones only events.
         file.seek(size * 3 // 4)
         file.write(b"\xff" * (size // 4))
-    database = await Database.open(url)
+    database = await Database.open(sqlite_url)
     try:
         with pytest.raises(DamagedError, match="not sound"):
             await database.backup(tmp_path / "copy.db")
@@ -397,7 +402,7 @@ async def test_a_damaged_database_gives_no_backup(url: str, tmp_path: Path) -> N
 
 
 async def test_samples_of_nobody_are_refused(database: Database) -> None:
-    with pytest.raises(IntegrityError, match="FOREIGN KEY"):
+    with pytest.raises(IntegrityError, match=r"(?i)foreign key"):
         async with database.write() as conn:
             await samples.append(conn, [sample("nobody", at=START)])
 
@@ -412,10 +417,10 @@ async def test_what_a_writer_raises_itself_is_passed_on(database: Database) -> N
 
 
 async def test_what_follows_an_error_that_ended_all_is_not_committed_alone(
-    database: Database,
+    sqlite: Database,
 ) -> None:
     async def go_on_after_it() -> None:
-        async with database.write() as conn:
+        async with sqlite.write() as conn:
             await events.append(conn, event("a"))
             # As SQLite does by itself when a disk is full.
             with suppress(IntegrityError):
@@ -427,9 +432,9 @@ async def test_what_follows_an_error_that_ended_all_is_not_committed_alone(
 
     with pytest.raises(OperationalError, match="ended this transaction"):
         await go_on_after_it()
-    async with database.write() as conn:
+    async with sqlite.write() as conn:
         await events.append(conn, event("c"))
-    assert await all_events(database) == ["c"]
+    assert await all_events(sqlite) == ["c"]
 
 
 @pytest.fixture
@@ -447,28 +452,28 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 async def test_a_commit_is_the_threads_and_all_before_it_is_done_at_once(
-    database: Database, turns: list[object]
+    sqlite: Database, turns: list[object]
 ) -> None:
-    async with database.write() as conn:
+    async with sqlite.write() as conn:
         await sessions.insert(conn, session("one"))
         await sessions.update(conn, "id-of-one", generation=1)
         await events.append(conn, event("a"))
         assert turns == []
     assert len(turns) == 1
-    assert await all_events(database) == ["a"]  # the first of this connection, which is opened
+    assert await all_events(sqlite) == ["a"]  # the first of this connection, which is opened
     turns.clear()
-    async with database.read() as conn:
+    async with sqlite.read() as conn:
         assert await sessions.get(conn, "id-of-one") is not None
 
     async def fail() -> None:
-        async with database.write() as conn:
+        async with sqlite.write() as conn:
             await events.append(conn, event("b"))
             await sessions.update(conn, "nobody", generation=1)
 
     with pytest.raises(KeyError):
         await fail()
     assert turns == []
-    assert await all_events(database) == ["a"]
+    assert await all_events(sqlite) == ["a"]
 
 
 LONG = """SELECT (WITH RECURSIVE numbers(n) AS (
@@ -476,10 +481,8 @@ LONG = """SELECT (WITH RECURSIVE numbers(n) AS (
 ) SELECT sum(n) FROM numbers)"""
 
 
-async def test_others_go_on_while_a_query_takes_long(
-    database: Database, turns: list[object]
-) -> None:
-    async with database.read() as conn:
+async def test_others_go_on_while_a_query_takes_long(sqlite: Database, turns: list[object]) -> None:
+    async with sqlite.read() as conn:
         await conn.exec_driver_sql("SELECT 1")
         turns.clear()
         asking = asyncio.create_task(_asked(conn, LONG))
@@ -493,25 +496,27 @@ async def test_others_go_on_while_a_query_takes_long(
 
 
 async def test_a_query_that_takes_long_leaves_the_transaction_around_it_whole(
-    database: Database,
+    sqlite: Database,
 ) -> None:
-    async with database.write() as conn:
+    async with sqlite.write() as conn:
         await events.append(conn, event("a"))
         assert await _asked(conn, LONG) == 500000500000
         await events.append(conn, event("b"))
-    assert await all_events(database) == ["a", "b"]
+    assert await all_events(sqlite) == ["a", "b"]
 
 
 async def _asked(conn: AsyncConnection, query: str) -> object:
     return (await conn.exec_driver_sql(query)).scalar()
 
 
-async def test_others_go_on_while_another_program_is_writing(database: Database) -> None:
+async def test_others_go_on_while_another_program_is_writing(
+    sqlite: Database, tmp_path: Path
+) -> None:
     async def write() -> None:
-        async with database.write() as conn:
+        async with sqlite.write() as conn:
             await events.append(conn, event("a"))
 
-    with closing(sqlite3.connect(database.file, isolation_level=None)) as other:
+    with closing(sqlite3.connect(tmp_path / "kept/torpor.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         writing = asyncio.create_task(write())
         for _ in range(20):
@@ -519,19 +524,19 @@ async def test_others_go_on_while_another_program_is_writing(database: Database)
         assert not writing.done()
         other.execute("ROLLBACK")
     await writing
-    assert await all_events(database) == ["a"]
+    assert await all_events(sqlite) == ["a"]
 
 
-def test_a_program_that_ends_in_a_hurry_ends_well(url: str) -> None:
-    command = [sys.executable, "-c", HURRIED, url]
+def test_a_program_that_ends_in_a_hurry_ends_well(sqlite_url: str) -> None:
+    command = [sys.executable, "-c", HURRIED, sqlite_url]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-async def test_an_opening_that_is_cancelled_leaves_nothing_open(url: str) -> None:
+async def test_an_opening_that_is_cancelled_leaves_nothing_open(sqlite_url: str) -> None:
     threads = set(threading.enumerate())
     for turns in range(30):
-        opening = asyncio.create_task(Database.open(url))
+        opening = asyncio.create_task(Database.open(sqlite_url))
         for _ in range(turns):
             await asyncio.sleep(0.0005)
         opening.cancel()

@@ -30,8 +30,10 @@ def ordered(sql: str) -> str:
     return f"{head} ( {', '.join(sorted(parts[:-1]) + parts[-1:])}" if body else plain
 
 
-async def test_the_migrations_make_the_tables_that_the_code_uses(url: str, tmp_path: Path) -> None:
-    await (await Database.open(url)).close()
+async def test_the_migrations_make_the_tables_that_the_code_uses(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    await (await Database.open(sqlite_url)).close()
     engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/declared.db")
     metadata.create_all(engine)
     engine.dispose()
@@ -72,7 +74,7 @@ async def test_a_place_with_a_percent_sign_is_no_matter(
 
 
 async def test_a_migration_that_fails_half_way_leaves_nothing(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = alembic.op.create_index
 
@@ -83,28 +85,30 @@ async def test_a_migration_that_fails_half_way_leaves_nothing(
 
     monkeypatch.setattr(alembic.op, "create_index", fails)
     with pytest.raises(OSError, match="out of luck"):
-        await Database.open(url)
+        await Database.open(sqlite_url)
     assert schema(tmp_path / "kept/torpor.db") == {}
     monkeypatch.undo()
-    await (await Database.open(url)).close()
+    await (await Database.open(sqlite_url)).close()
     assert "snapshots" in schema(tmp_path / "kept/torpor.db")
 
 
-async def test_two_that_open_a_new_database_at_once_both_can(url: str) -> None:
-    both = await asyncio.gather(Database.open(url), Database.open(url))
+async def test_two_that_open_a_new_database_at_once_both_can(sqlite_url: str) -> None:
+    both = await asyncio.gather(Database.open(sqlite_url), Database.open(sqlite_url))
     for database in both:
         await database.close()
 
 
-async def test_a_database_of_a_newer_torpor_is_refused_and_left(url: str, tmp_path: Path) -> None:
-    await (await Database.open(url)).close()
+async def test_a_database_of_a_newer_torpor_is_refused_and_left(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    await (await Database.open(sqlite_url)).close()
     file = tmp_path / "kept/torpor.db"
     with closing(sqlite3.connect(file)) as conn:
         conn.execute("UPDATE alembic_version SET version_num = '9999'")
         conn.commit()
     before = file.read_bytes()
     with pytest.raises(NewerSchemaError, match="newer Torpor: it is at version 9999") as refused:
-        await Database.open(url)
+        await Database.open(sqlite_url)
     assert migrate.HEAD in refused.value.happened
     assert file.read_bytes() == before
 
@@ -129,24 +133,29 @@ async def test_a_database_of_another_program_is_refused_and_left(
     assert schema(file) == before
 
 
+OLD = (
+    "INSERT INTO sessions (id, name, status, image, size, created_at, updated_at, used_at,"
+    " created_by, generation, agent, env, labels, metadata, keep_warm, defaults)"
+    " VALUES ('i', 'old', 'READY', 'default', 's', 1, 1, 1, 'x', 3, 'none', '{}', '{}', '{}',"
+    " false, '{}')"
+)
+
+
 async def test_sessions_of_an_older_database_have_none_of_what_came_later(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older:
         older.setattr(migrate, "HEAD", "0001")
-        await (await Database.open(url)).close()
-    with closing(sqlite3.connect(tmp_path / "kept/torpor.db")) as conn, conn:
-        conn.execute(
-            "INSERT INTO sessions (id, name, status, image, size, created_at, updated_at, used_at,"
-            " created_by, generation, agent, env, labels, metadata, keep_warm, defaults)"
-            " VALUES ('i', 'old', 'READY', 'default', 's', 1, 1, 1, 'x', 3, 'none', '{}', '{}',"
-            " '{}', 0, '{}')"
-        )
-    database = await Database.open(url)
+        database = await Database.open(empty_url)
+        async with database.write() as conn:
+            await conn.execute(sqlalchemy.text(OLD))
+        await database.close()
+    database = await Database.open(empty_url)
     async with database.write() as conn:
         found = await sessions.get(conn, "i")
         assert found is not None
         assert (found.name, found.generation, found.defaults) == ("old", 3, {})
-        assert (found.config, found.template, found.workspace) == (None, None, None)
+        found_none = (found.config, found.template, found.host, found.workspace)
+        assert found_none == (None,) * 4
         assert (await sessions.update(conn, "i", template="t1")).template == "t1"
     await database.close()

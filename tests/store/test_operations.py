@@ -27,7 +27,7 @@ async def test_a_key_serves_an_actor_once(conn: Transaction) -> None:
         await operations.by_key(conn, actor, "k") for actor in ("someone", "another", "nobody")
     ]
     assert [each and each.id for each in found] == ["o1", "o3", None]
-    with pytest.raises(IntegrityError, match=r"operations\.id"):
+    with pytest.raises(IntegrityError, match=r"operations\.id|pk_operations"):
         await operations.insert(conn, operation("o1"))
 
 
@@ -52,7 +52,6 @@ async def test_what_has_not_ended_is_listed_in_its_order(conn: Transaction) -> N
         await operations.insert(conn, operation(name))
     await operations.finish(conn, "o2", "interrupted")
     assert [each.id for each in await operations.unfinished(conn)] == ["o1", "o3"]
-    assert await operations.last_id(conn) == "o3"
 
 
 async def test_old_operations_go_when_they_have_ended(conn: Transaction) -> None:

@@ -4,7 +4,10 @@ await serve(load_settings({}), default_places())
 """
 
 from torpor.api.app import create_app
-from torpor.api.server import ADMIN_TOKEN, ListenError, serve
+from torpor.api.listening import ListenError
+from torpor.api.opened_bearers import ADMIN_TOKEN
+from torpor.api.server import serve
+from torpor.api.stopping import HostLostError
 from torpor.api.tls import TlsError
 
-__all__ = ["ADMIN_TOKEN", "ListenError", "TlsError", "create_app", "serve"]
+__all__ = ["ADMIN_TOKEN", "HostLostError", "ListenError", "TlsError", "create_app", "serve"]

@@ -2,6 +2,8 @@
 :mod:`torpor.store.bearer`'s."""
 
 import asyncio
+import contextlib
+import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,8 +14,16 @@ from torpor.api.permissions import GRANTED, Permission
 from torpor.sessions.model import Actor
 from torpor.store import bearer, tokens
 from torpor.store.database import Database
+from torpor.store.errors import StoreError
 from torpor.store.records import Role, Token
 
+log = logging.getLogger("torpor.server")
+
+NEWS = "t"
+"""The kind of news that a token has changed."""
+LOOK_SECONDS = 30.0
+"""How often the tokens are read that no news came of."""
+AGAIN_SECONDS = 1.0
 NOTED_EVERY = timedelta(minutes=1)
 """How closely it is written down when a token was last used."""
 
@@ -48,19 +58,48 @@ class _UnderWay:
 
 class Bearers:
     """The tokens of this server. They are few, and asked for with every request, so they are kept
-    in memory; nobody else changes the database."""
+    in memory; what other servers change is told, and looked for now and then."""
 
     def __init__(self, database: Database, known: list[Token]) -> None:
         self._database = database
         self._known = {each.id: each for each in known}
         self._used: dict[str, datetime] = {}
+        self._stale = asyncio.Event()
         self._under_way: defaultdict[str, set[_UnderWay]] = defaultdict(set)
 
     @classmethod
     async def open(cls, database: Database) -> "Bearers":
         """Read the tokens."""
         async with database.read() as conn:
-            return cls(database, await tokens.all(conn))
+            bearers = cls(database, await tokens.all(conn))
+        database.on_news(NEWS, lambda _: bearers._stale.set())
+        return bearers
+
+    async def follow(self) -> None:
+        """Take over what other servers change, for ever."""
+        while True:
+            # Not by wait_for, which loses a cancellation that comes together with the news.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._stale.wait()
+            self._stale.clear()
+            try:
+                await self.read_again()
+            except StoreError as error:
+                log.warning("tokens could not be read: %s; it is tried again", error)
+                await asyncio.sleep(AGAIN_SECONDS)
+                self._stale.set()
+
+    async def read_again(self) -> None:
+        """Take over what was changed, and end what a token has under way that was revoked."""
+        async with self._database.read() as conn:
+            found = await tokens.all(conn)
+        for token in found:
+            known = self._known.get(token.id)
+            revoked = token.revoked_at or (known.revoked_at if known is not None else None)
+            self._known[token.id] = replace(token, revoked_at=revoked)
+            if revoked is not None and known is not None and known.revoked_at is None:
+                self._end_all(token.id)
 
     def find(self, text: str | None) -> Caller | None:
         """Return whom a bearer token stands for, None if for nobody.
@@ -125,6 +164,7 @@ class Bearers:
         token = Token(new.id, name, role, new.sha256, datetime.now(UTC), expires_at)
         async with self._database.write() as conn:
             await tokens.insert(conn, token)
+            self._database.tell(conn, NEWS, token.id)
         self._known[token.id] = token
         return token, new.text
 
@@ -140,6 +180,7 @@ class Bearers:
         # It is written each time: the time before, the database may have refused it.
         async with self._database.write() as conn:
             await tokens.update(conn, token_id, revoked_at=revoked.revoked_at)
+            self._database.tell(conn, NEWS, token_id)
         return revoked
 
     def list(self) -> list[Token]:

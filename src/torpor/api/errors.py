@@ -32,9 +32,11 @@ from torpor.store.errors import (
     CursorError,
     DiskError,
     DiskFullError,
+    FencedError,
     KeyUsedError,
     NameTakenError,
     StoreError,
+    UnreachableError,
 )
 from torpor.vm import (
     ChannelLostError,
@@ -134,6 +136,8 @@ _STORE: tuple[tuple[type[StoreError], int, str], ...] = (
     (DiskFullError, 507, "no_space"),
     (DiskError, 503, "database_unable"),
     (BusyError, 503, "database_unable"),
+    (UnreachableError, 503, "database_unable"),
+    (FencedError, 503, "host_lost"),
 )
 _OWN_WORDS = (
     NotFoundError,
@@ -214,7 +218,8 @@ UNFORESEEN = Problem(
 
 def _of_session(error: SessionError) -> Problem:
     status = next((status for kind, status in _SESSION if isinstance(error, kind)), 500)
-    headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else {}
+    later = status == 503 or error.code == "in_progress"
+    headers = {"Retry-After": str(RETRY_SECONDS)} if later else {}
     return Problem(
         status,
         error.code,

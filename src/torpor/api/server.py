@@ -4,29 +4,32 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
+import platform
 import secrets
-import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from ipaddress import ip_address
-from pathlib import Path
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.applications import Starlette
 
 import torpor
 from torpor.api.app import create_app
-from torpor.api.bearers import Bearers, is_valid
 from torpor.api.connections import Connection, Strangers
+from torpor.api.listening import listen, listen_for_previews, url_of
 from torpor.api.logs import configure_logs
+from torpor.api.opened_bearers import opened_bearers
 from torpor.api.preview.addresses import Addresses
 from torpor.api.preview.listener import serving_previews
 from torpor.api.signing import Signer
+from torpor.api.standby import APP, PREVIEWS, answering
+from torpor.api.stopping import GRACE_SECONDS, Stop, stopped_by_signals
 from torpor.api.supervisor import Supervisor
+from torpor.api.tenure import held
 from torpor.api.tls import Certificate
 from torpor.backup import Backups, check_no_restore, remove_left_copies
 from torpor.images import Report, Step, silent
@@ -40,48 +43,39 @@ from torpor.sessions import (
     WorkspaceLimits,
 )
 from torpor.settings import Places, Settings
-from torpor.settings.model import is_loopback
 from torpor.settings.presence import announce, withdraw
 from torpor.store import Database
-from torpor.store.errors import StoreError
+from torpor.store.errors import HostHeldError, UnreachableError
+from torpor.store.hosts import Claim
 from torpor.vm import MIB
-from torpor.vm.home import locked
+from torpor.vm.home import host_id, locked, place_of
 
 log = logging.getLogger("torpor.server")
 
-ADMIN_TOKEN = "admin-token"  # noqa: S105 - a file's name
-"""The file below Torpor's home with the bearer that the first start makes."""
-GRACE_SECONDS = 30
-"""How long requests may take to their end when the server stops."""
-NOTE_EVERY = 60.0
-DEAD_MILLISECONDS = 120_000
-"""After how long a peer that takes nothing of what was sent to it is given up (tcp(7),
-TCP_USER_TIMEOUT), be it dead or just not reading: streams would otherwise wait for it for ever, and
-commands for these."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STANDBY_SECONDS = 0.5
+"""How often a standby looks whether the host is free, once it has the lock of the home."""
+PATIENCE_SECONDS, AGAIN_SECONDS = 60.0, 1.0
+"""For how long, and how often, a database is tried at the start that cannot be reached."""
 LARGEST_MESSAGE = 1 << 20
 """Bytes of one message of a WebSocket."""
-
-
-class ListenError(Exception):
-    """The address cannot be listened on. The text says what to do."""
 
 
 async def serve(
     settings: Settings,
     places: Places,
     *,
+    standby: bool = False,
     report: Report = silent,
     listening: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP. ``listening`` is told the URL as soon as requests are
-    taken.
+    taken. A ``standby`` waits until no other server has the home, and says so meanwhile.
 
     Machines run on when it returns, or are frozen first, as the settings have it. A second signal
     ends requests at once, and leaves running what is not being frozen yet. Raises
-    :exc:`ListenError`, :exc:`torpor.backup.BackupError`, :exc:`torpor.vm.VmError`,
-    :exc:`torpor.images.ImageError` and :exc:`torpor.store.errors.StoreError`, with nothing left
-    open; also :exc:`torpor.api.tls.TlsError`.
+    :exc:`torpor.api.listening.ListenError`, :exc:`torpor.api.tls.TlsError`, :exc:`HostLostError`,
+    :exc:`torpor.backup.BackupError`, :exc:`torpor.vm.VmError`, :exc:`torpor.images.ImageError` and
+    :exc:`torpor.store.errors.StoreError`, with nothing left open.
     """
     configure_logs()
     certificate = Certificate.of(settings)
@@ -95,22 +89,25 @@ async def serve(
         supervisor.ready()
         listening(url_of(listener, tls=certificate is not None))
 
-    with _stopped_by_signals(supervisor) as stop:
+    with stopped_by_signals(supervisor) as stop:
         async with AsyncExitStack() as stack:
-            opening = asyncio.ensure_future(_open(stack, settings, places, told, stop))
+            if certificate is not None:
+                await stack.enter_async_context(_meanwhile(certificate.watch()))
+            opening = asyncio.ensure_future(
+                _open(stack, settings, places, told, stop, certificate, standby)
+            )
             stopping = asyncio.ensure_future(stop.asked.wait())
             await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             if not opening.done():
                 opening.cancel()
                 await asyncio.gather(opening, return_exceptions=True)
+                stop.check_not_lost()
                 return
             app, listener, previews = opening.result()
             url = url_of(listener, tls=certificate is not None)
             announce(places.home, url, torpor.__version__)
             stack.callback(withdraw, places.home)
-            if certificate is not None:
-                await stack.enter_async_context(_meanwhile(certificate.watch()))
             if previews is not None:
                 context = None if certificate is None else certificate.context("h2", "http/1.1")
                 serving = serving_previews(
@@ -119,11 +116,18 @@ async def serve(
                 )  # fmt: skip
                 await stack.enter_async_context(serving)
             await _run(app, listener, stop, ready, certificate)
+        stop.check_not_lost()
     log.info("stopped")
 
 
 async def _open(
-    stack: AsyncExitStack, settings: Settings, places: Places, report: Report, stop: "Stop"
+    stack: AsyncExitStack,
+    settings: Settings,
+    places: Places,
+    report: Report,
+    stop: Stop,
+    certificate: Certificate | None,
+    standby: bool,
 ) -> tuple[FastAPI, socket.socket, socket.socket | None]:
     """Open everything, each with its closing in ``stack``; return also the sockets of the API and
     of previews."""
@@ -134,14 +138,45 @@ async def _open(
     if previews is not None:
         stack.enter_context(contextlib.closing(previews))
         addresses = Addresses.of(settings, previews.getsockname()[1])
-    # And nothing of a home, be it its database or its token, while another program has it open.
-    lock = await stack.enter_async_context(locked(places.home))
+    async with AsyncExitStack() as waiting:
+        if standby:
+            report(Step("standing by: another server has the host"))
+            for each, app in ((listener, APP), (previews, PREVIEWS)):
+                if each is not None:
+                    config = config_of(app, certificate=certificate)
+                    await waiting.enter_async_context(answering(each, config))
+        url = url_of(listener, tls=certificate is not None)
+        opened = await _open_behind(stack, settings, places, report, stop, url, addresses, standby)
+        return opened, listener, previews
+
+
+async def _open_behind(
+    stack: AsyncExitStack,
+    settings: Settings,
+    places: Places,
+    report: Report,
+    stop: Stop,
+    url: str,
+    addresses: Addresses | None,
+    standby: bool,
+) -> FastAPI:
+    # Nothing of a home, be it its database or its token, while another program has it open.
+    lock = await stack.enter_async_context(locked(places.home, wait=standby))
     check_no_restore(places.home)
-    database = await Database.open(settings.database_url(places))
+    database = await _opened_database(settings.database_url(places))
     stack.push_async_callback(database.close)
+    claim = Claim(
+        host_id(places.home),
+        platform.node(),
+        url,
+        torpor.__version__,
+        place_of(places.home),
+        secrets.token_hex(8),
+    )
+    await _hold_host(stack, database, claim, settings.lease_seconds, stop, standby)
     bearers = None
     if settings.authentication == "tokens":
-        bearers = await stack.enter_async_context(_open_bearers(database, places.home))
+        bearers = await stack.enter_async_context(opened_bearers(database, places.home))
     host = await LocalHost.open(
         places.home, places.cache, report, lock, settings.template_insecure_registries
     )
@@ -171,15 +206,62 @@ async def _open(
             min(settings.workspace_default_gib, settings.workspace_limit_gib),
             settings.max_workspaces,
         ),
+        me=claim.host,
     )
-    freeze = settings.on_stop == "freeze"
-    stack.push_async_callback(sessions.close, freeze=freeze, enough=stop.hurried.is_set)
+
+    async def close() -> None:
+        # Who has lost the host freezes nothing: its machines are another one's.
+        freeze = settings.on_stop == "freeze" and not stop.lost
+        await sessions.close(freeze=freeze, enough=stop.hurried.is_set)
+
+    stack.push_async_callback(close)
     remove_left_copies(places.home)
-    named = settings.model_dump(exclude_defaults=True)
-    backups = Backups(sessions, database, host.store, places.home, named)
+    backups = Backups(sessions, database, host.store, places.home, settings.told())
     signer = await Signer.open(database)
-    app = create_app(sessions, bearers, settings, signer, copies=backups, addresses=addresses)
-    return app, listener, previews
+    return create_app(sessions, bearers, settings, signer, copies=backups, addresses=addresses)
+
+
+async def _opened_database(url: str) -> Database:
+    """Open the database; one that cannot be reached may be just starting, as this server is."""
+    patience = time.monotonic() + PATIENCE_SECONDS
+    told = ""
+    while True:
+        try:
+            return await Database.open(url)
+        except UnreachableError as error:
+            if time.monotonic() > patience:
+                raise
+            if error.happened != told:
+                told = error.happened
+                log.warning("%s It is tried again for %.0f s.", told, PATIENCE_SECONDS)
+        await asyncio.sleep(AGAIN_SECONDS)
+
+
+async def _hold_host(
+    stack: AsyncExitStack,
+    database: Database,
+    claim: Claim,
+    seconds: float,
+    stop: Stop,
+    wait: bool,
+) -> None:
+    """Hold the host from now on, and stop if it is lost. If another server holds it, ``wait`` for
+    that one's end, or raise :exc:`HostHeldError`."""
+    while True:
+        try:
+            tenure = await stack.enter_async_context(held(database, claim, seconds))
+            break
+        except HostHeldError:
+            if not wait:
+                raise
+        await asyncio.sleep(STANDBY_SECONDS)
+
+    async def watch() -> None:
+        await tenure.lost.wait()
+        stop.lose(tenure.why)
+
+    watching = asyncio.create_task(watch(), name="watch over the lease")
+    stack.callback(watching.cancel)
 
 
 def _room_limits(settings: Settings) -> RoomLimits:
@@ -189,142 +271,7 @@ def _room_limits(settings: Settings) -> RoomLimits:
     )
 
 
-def listen(settings: Settings) -> socket.socket:
-    """Return a socket that listens where the settings say. Raises :exc:`ListenError`."""
-    host, port = settings.address
-    if settings.authentication == "none" and not is_loopback(host):
-        raise ListenError(
-            f"Without authentication the server does not listen on {host}, which others reach."
-            " Nothing was started. Ask for tokens, or listen on 127.0.0.1."
-        )
-    return _listening(host, port, f"{settings.listen} cannot be listened on", "listen")
-
-
-def listen_for_previews(settings: Settings) -> socket.socket | None:
-    """Return a socket that listens for previews, None if there are to be none. Raises
-    :exc:`ListenError`."""
-    if settings.preview_address is None:
-        return None
-    host, port = settings.preview_address
-    said = settings.preview_listen or f"{host}:{port}, the port after that of `listen`,"
-    return _listening(host, port, f"{said} cannot be listened on for previews", "preview_listen")
-
-
-def _listening(host: str, port: int, failed: str, setting: str) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Linux gives these to the connections that are accepted.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_MILLISECONDS)
-            listener.bind(address)
-            listener.listen(1024)
-        except BaseException:
-            listener.close()
-            raise
-    except OSError as error:
-        raise ListenError(
-            f"{failed}: {(error.strerror or str(error)).lower()}. Nothing was started. End what"
-            f" listens there, or set `{setting}` to another address."
-        ) from error
-    return listener
-
-
-def url_of(listener: socket.socket, *, tls: bool = False) -> str:
-    """Return the URL at which a socket is reached."""
-    scheme = "https" if tls else "http"
-    host, port, *_ = listener.getsockname()
-    if ip_address(host).is_unspecified:  # of all addresses this computer's own is one
-        host = "::1" if ":" in host else "127.0.0.1"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
-# Tokens
-
-
-@asynccontextmanager
-async def _open_bearers(database: Database, home: Path) -> AsyncIterator[Bearers]:
-    """Open the tokens, with one for an admin among them; what is noted of their use is written
-    down now and then, and at the end."""
-    bearers = await Bearers.open(database)
-    if not any(token.role == "admin" and is_valid(token) for token in bearers.list()):
-        await bearers.make(
-            "first", "admin", keep=lambda text: write_secret(home / ADMIN_TOKEN, text)
-        )
-        log.info("a token for an admin is in %s", home / ADMIN_TOKEN)
-    noting = asyncio.create_task(_note_uses(bearers), name="uses of tokens")
-    try:
-        yield bearers
-    finally:
-        noting.cancel()
-        await asyncio.gather(noting, return_exceptions=True)
-        with contextlib.suppress(StoreError):
-            await bearers.note_uses()
-
-
-async def _note_uses(bearers: Bearers) -> None:
-    while True:
-        await asyncio.sleep(NOTE_EVERY)
-        try:
-            await bearers.note_uses()
-        except StoreError as error:
-            log.warning("uses of tokens were not written down: %s", error)
-
-
-def write_secret(file: Path, text: str) -> None:
-    """Write a file that only its owner may read, all at once."""
-    new = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(fd, "w") as opened:
-            opened.write(text + "\n")
-            opened.flush()
-            os.fsync(fd)
-        new.rename(file)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
-
-
 # Running
-
-
-class Stop:
-    """What signals ask for: ``asked`` to stop, and then, by a second one, ``hurried``."""
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        self.asked = asyncio.Event()
-        self.hurried = asyncio.Event()
-        self._supervisor = supervisor
-
-    def signalled(self) -> None:
-        """Take one more signal."""
-        if not self.asked.is_set():
-            log.info("stopping: requests have %d s, or until the next signal", GRACE_SECONDS)
-            self._supervisor.stopping()
-            self.asked.set()
-        elif not self.hurried.is_set():
-            log.info("stopping at once: requests are cut off, and nothing more is frozen")
-            self.hurried.set()
-
-
-@contextlib.contextmanager
-def _stopped_by_signals(supervisor: Supervisor) -> Iterator[Stop]:
-    """Have signals ask this server to stop; one that is ignored (nohup(1)) stays so."""
-    stop = Stop(supervisor)
-    loop = asyncio.get_running_loop()
-    numbers = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
-    for number in numbers:
-        loop.add_signal_handler(number, stop.signalled)
-    try:
-        yield stop
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -372,7 +319,7 @@ async def _meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 def config_of(
-    app: FastAPI, strangers: Strangers | None = None, certificate: Certificate | None = None
+    app: Starlette, strangers: Strangers | None = None, certificate: Certificate | None = None
 ) -> uvicorn.Config:
     """Return how uvicorn serves the application."""
     context = None if certificate is None else certificate.context("http/1.1")

@@ -55,8 +55,10 @@ class Signer:
         if not known:
             new = SigningKey(secrets.token_hex(8), PURPOSE, secrets.token_hex(32), now())
             async with database.write() as conn:
-                await keys.insert(conn, new)
-            known = [new]
+                known = await keys.of(conn, PURPOSE)  # another server may have been quicker
+                if not known:
+                    await keys.insert(conn, new)
+                    known = [new]
         return cls(known)
 
     def path(

@@ -8,19 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import quote
 
 import torpor
 from torpor.backup.contents import About, Missing, Summary, Wanted
 from torpor.backup.errors import BackupError
 from torpor.backup.writing import Source, write_backup
 from torpor.images.names import Names
-from torpor.store import backup as copies
 from torpor.store import sessions, snapshots
 from torpor.store.database import Database
+from torpor.store.offline import save, url_of, words_of
 from torpor.vm import VmError
 from torpor.vm.export import Report, silent
-from torpor.vm.home import machine_records
+from torpor.vm.home import host_id, machine_records
 from torpor.vm.settling import settle_all
 from torpor.vm.stoppable import stoppable
 from torpor.vm.store import Store
@@ -31,28 +30,28 @@ DIRECTORY = ".backup-"
 
 async def back_up_alone(
     store: Store,
-    database: Path,
+    database: str,
     settings: Mapping[str, Any],
     out: BinaryIO,
     *,
     report: Report = silent,
 ) -> Summary:
-    """Write a backup of a home that no server has open to ``out``; ``store`` is its store, locked.
+    """Write a backup of a home that no server has open to ``out``; ``store`` is its store, locked,
+    ``database`` the URL of its database.
 
     Machines that run on are in it by their newest snapshot. Raises :exc:`BackupError`,
     :exc:`torpor.store.errors.StoreError` and OSError.
     """
-    if not database.exists():
-        raise BackupError(
-            f"There is no database {database}, and so nothing to back up.",
-            state="Nothing was written.",
-            todo="Set TORPOR_HOME to the server's home, or `database` as its settings have it.",
-        )
     remove_left_copies(store.root)
     with tempfile.TemporaryDirectory(prefix=DIRECTORY, dir=store.root) as directory:
         copy = Path(directory, "torpor.db")
-        copies.copy(database, copy)
-        wanted = await wanted_in(copy)
+        if not await save(database, copy):
+            raise BackupError(
+                f"There is no database {words_of(database)}, and so nothing to back up.",
+                state="Nothing was written.",
+                todo="Set TORPOR_HOME to the server's home, or `database` as its settings have it.",
+            )
+        wanted = await wanted_in(copy, host_id(store.root))
         with open(copy, "rb", buffering=0) as file:
 
             def write(check: Callable[[], None]) -> Summary:
@@ -76,12 +75,13 @@ def _made_durable(store: Store, wanted: Wanted, check: Callable[[], None]) -> It
             yield Missing("snapshot", row.id, str(error), row.session)
 
 
-async def wanted_in(copy: Path) -> Wanted:
-    """Return what a copy of a database says is to be in a backup."""
-    database = await Database.open(f"sqlite:///{quote(str(copy))}")
+async def wanted_in(copy: Path, host: str | None) -> Wanted:
+    """Return what a copy of a database says is to be in a backup: all sessions, and the snapshots
+    of those on a host."""
+    database = await Database.open(url_of(copy))
     try:
         async with database.read() as conn:
-            needed = await snapshots.needed(conn)
+            needed = await snapshots.needed(conn, host)
             chosen = tuple(row for row in needed if row.status == "READY")
             return Wanted(tuple(await sessions.live(conn)), chosen)
     finally:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
@@ -24,14 +23,12 @@ from torpor.backup.staging import DATABASE, SECRET, Staging, check_empty
 from torpor.images.names import Names
 from torpor.sessions.events import Events
 from torpor.sessions.model import SYSTEM
-from torpor.store import bearer, tokens
-from torpor.store import events as events_table
-from torpor.store import operations as operations_table
+from torpor.store import bearer, hosts, tokens
 from torpor.store import sessions as sessions_table
 from torpor.store import snapshots as snapshots_table
 from torpor.store.database import Database, Transaction
+from torpor.store.offline import url_of
 from torpor.store.records import Session, Snapshot, Status, Token
-from torpor.store.ulids import Ulids
 from torpor.vm import SnapshotError
 from torpor.vm.base import count_and_digest
 from torpor.vm.export import Report, silent
@@ -57,9 +54,10 @@ class Restored:
 
 
 async def restore(
-    source: BinaryIO, home: Path, database: Path, *, report: Report = silent
+    source: BinaryIO, home: Path, database: str, *, report: Report = silent
 ) -> Restored:
-    """Restore a backup into an empty home, with the database at ``database``.
+    """Restore a backup into an empty home, and its database to the URL ``database``, where there is
+    none yet, or an empty one.
 
     A token for an admin is left in the home, as the first start of a server does. Raises
     :exc:`BackupError`, :exc:`torpor.vm.VmError`, :exc:`torpor.store.errors.StoreError` and OSError;
@@ -69,9 +67,9 @@ async def restore(
         staging = Staging(home, database)
         if staging.complete:
             told = TypeAdapter(tuple[About, Summary]).validate_json(staging.told())
-            staging.finish()
+            await staging.finish()
             return Restored(*told, earlier=True)
-        check_empty(home, database)
+        await check_empty(home, database)
         staging.begin()
         try:
             unpack = _Unpacking(staging.directory, report)
@@ -86,7 +84,7 @@ async def restore(
             ) from error
         finally:
             staging.abandon()
-        staging.finish()
+        await staging.finish()
         return Restored(*told)
 
 
@@ -163,17 +161,16 @@ class _Unpacking:
 async def _make_true(directory: Path, about: About, summary: Summary) -> None:
     """Bring the database to what has come of the rest, and leave a token for an admin."""
     async with AsyncExitStack() as stack:
-        url = f"sqlite:///{quote(str(directory))}/{DATABASE}"
-        database = await Database.open(url)
+        database = await Database.open(url_of(directory / DATABASE))
         stack.push_async_callback(database.close)
         async with database.read() as conn:
-            ids = [await events_table.last_id(conn), await operations_table.last_id(conn)]
             live = await sessions_table.live(conn)
             rows = await snapshots_table.of_all(conn)
-        events = Events(database, Ulids(max(filter(None, ids), default=None)))
+        events = Events(database)
         there = {row.id: row for row in rows if row.id in summary.snapshots}
         secret = bearer.new_token()
         async with database.write() as conn:
+            await hosts.forget_all(conn)  # the first server that is started takes it all
             await _snapshots(conn, rows, there)
             for session in live:
                 await _session(conn, events, session, there)

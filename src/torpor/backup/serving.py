@@ -92,7 +92,9 @@ class Backups:
         found: list[Session] = []
         after: str | None = None
         while True:
-            page = await self.sessions.page(SessionQuery(200, after, statuses=frozenset(RUNS)))
+            page = await self.sessions.page(
+                SessionQuery(200, after, statuses=frozenset(RUNS), host=self.sessions.me)
+            )
             found += page.items
             if page.next_cursor is None:
                 return found
@@ -105,7 +107,7 @@ class Backups:
         with tempfile.TemporaryDirectory(prefix=DIRECTORY, dir=self.home) as directory:
             copy = Path(directory, "torpor.db")
             async with self.sessions.snapshots_held(lambda: self.database.backup(copy)):
-                wanted = await wanted_in(copy)
+                wanted = await wanted_in(copy, self.sessions.me)
                 with open(copy, "rb") as file:
                     yield file, wanted
 

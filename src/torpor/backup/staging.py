@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torpor.backup.errors import BackupError
+from torpor.store.offline import copy, file_of, is_copy, is_empty, url_of, words_of
 from torpor.vm.base import copy_base
 from torpor.vm.store import fsync
 
@@ -37,11 +38,12 @@ def check_no_restore(home: Path) -> None:
         )
 
 
-def check_empty(home: Path, database: Path) -> None:
-    """Raise :exc:`BackupError` if there is anything in a home but what is being restored."""
-    found = next(_files(home), None)
-    if found is None and database.exists():
-        found = database
+async def check_empty(home: Path, database: str) -> None:
+    """Raise :exc:`BackupError` if there is anything in a home but what is being restored, or in the
+    database of this URL."""
+    found: Path | str | None = next(_files(home), None)
+    if found is None and not await is_empty(database):
+        found = f"the database {words_of(database)}"
     if found is not None:
         raise BackupError(
             f"{home} is not empty: there is {found}.",
@@ -64,7 +66,7 @@ def _files(home: Path) -> Iterator[Path]:
 class Staging:
     """The directory of one restore. The home is locked as long as there is one."""
 
-    def __init__(self, home: Path, database: Path) -> None:
+    def __init__(self, home: Path, database: str) -> None:
         self.home = home
         self.database = database
         self.directory = home / DIRECTORY
@@ -97,7 +99,7 @@ class Staging:
         """Return what was told :meth:`seal`."""
         return (self.directory / COMPLETE).read_bytes()
 
-    def finish(self) -> None:
+    async def finish(self) -> None:
         """Move everything to where it belongs; may be done again, and goes on then."""
         for part in PARTS:
             if (self.directory / part).exists():
@@ -109,26 +111,34 @@ class Staging:
         fsync(self.home)
         # Last: a server that finds a database finds all that it names.
         if (self.directory / DATABASE).exists():
-            self._place_database(self.directory / DATABASE)
+            await self._place_database(self.directory / DATABASE)
         shutil.rmtree(self.directory)
         self.home.chmod(0o700)
         fsync(self.home)
 
-    def _place_database(self, staged: Path) -> None:
-        parent = self.database.parent
-        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            staged.rename(self.database)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            new = self.database.with_name(f".{self.database.name}.restoring")
-            new.unlink(missing_ok=True)
-            copy_base(staged, new)
-            new.chmod(0o600)
-            fsync(new)
-            new.rename(self.database)
-        fsync(parent)
+    async def _place_database(self, staged: Path) -> None:
+        file = file_of(self.database)
+        if file is not None:
+            _place_file(staged, file)
+        elif not await is_copy(url_of(staged), self.database):
+            await copy(url_of(staged), self.database)
+
+
+def _place_file(staged: Path, file: Path) -> None:
+    parent = file.parent
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        staged.rename(file)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        new = file.with_name(f".{file.name}.restoring")
+        new.unlink(missing_ok=True)
+        copy_base(staged, new)
+        new.chmod(0o600)
+        fsync(new)
+        new.rename(file)
+    fsync(parent)
 
 
 def _remove_empty(directory: Path) -> None:

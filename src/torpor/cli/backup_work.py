@@ -135,8 +135,8 @@ async def _from_home(
         with Shown() as shown:
             await back_up_alone(
                 store,
-                _database(settings, places),
-                settings.model_dump(exclude_defaults=True),
+                settings.database_url(places),
+                settings.told(),
                 target,
                 report=lambda what, done, total: shown.report(Step(what, done, total, "bytes")),
             )
@@ -164,12 +164,6 @@ def _settings(config: Path | None) -> "Settings":
     from torpor.settings import load_settings
 
     return load_settings({}, file=config)
-
-
-def _database(settings: "Settings", places: "Places") -> Path:
-    from torpor.store.database import sqlite_file
-
-    return sqlite_file(settings.database_url(places))
 
 
 async def _verified(source: BinaryIO) -> "tuple[About, Summary]":
@@ -204,7 +198,7 @@ async def brought_back(places: "Places", file: Path, config: Path | None) -> "Re
     from torpor.cli.progress import Shown
     from torpor.images import Step
 
-    database = _database(_settings(config), places)
+    database = _settings(config).database_url(places)
     with open(file, "rb") as source, Shown() as shown:
         return await restore(
             source,

@@ -174,6 +174,16 @@ def serve(
     max_workspaces: Annotated[
         int | None, typer.Option(help="How many workspaces there may be.")
     ] = None,
+    lease_seconds: Annotated[
+        int | None, typer.Option(help="For how long at a time it holds its host.")
+    ] = None,
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby",
+            help="Wait, if another server has this home, until that one has ended; then serve.",
+        ),
+    ] = False,
     print_unit: Annotated[
         bool,
         typer.Option("--print-unit", help="Only print the unit with which systemd runs it here."),
@@ -186,12 +196,15 @@ def serve(
     minutes, and leaves a token for this user's commands in Torpor's home.
     """
     flags = {
-        name: value for name, value in locals().items() if name not in ("config", "print_unit")
+        name: value
+        for name, value in locals().items()
+        if name not in ("config", "print_unit", "standby")
     }
     if print_unit:
         from torpor.cli.unit import own_program, unit
 
         given = [name for name, value in flags.items() if value is not None]
+        given += ["standby"] if standby else []
         if given:
             raise typer.BadParameter(
                 "a unit takes settings from their file alone", param_hint=f"--{given[0]}"
@@ -200,4 +213,4 @@ def serve(
         return
     from torpor.cli import serving
 
-    serving.serve(flags, config)
+    serving.serve(flags, config, standby=standby)

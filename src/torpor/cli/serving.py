@@ -16,21 +16,29 @@ if TYPE_CHECKING:
     from torpor.settings import Places, Settings
 
 
-def serve(flags: Mapping[str, Any], config: Path | None) -> None:
+LOST = 75
+"""The exit status of a server that has lost its host to another one, or may have: EX_TEMPFAIL of
+sysexits.h. Whoever looks after it may start it anew."""
+
+
+def serve(flags: Mapping[str, Any], config: Path | None, *, standby: bool = False) -> None:
     """Serve until a signal ends it. What is wrong with the settings or the address is shown once,
-    and exits with 1."""
+    and exits with 1; a server that lost its host exits with 75."""
     with _imported_for_good():
-        from torpor.api import ListenError, TlsError
+        from torpor.api import HostLostError, ListenError, TlsError
         from torpor.backup import BackupError
         from torpor.settings import SettingsError, load_settings
         from torpor.store.errors import StoreError
 
     try:
         settings = load_settings(flags, file=config)
-        run(_serve(settings, writable_places()))
+        run(_serve(settings, writable_places(), standby))
     except (SettingsError, ListenError, TlsError, StoreError, BackupError) as error:
         complain(str(error))
         raise typer.Exit(1) from None
+    except HostLostError as error:
+        complain(str(error))
+        raise typer.Exit(LOST) from None
 
 
 @contextmanager
@@ -46,7 +54,7 @@ def _imported_for_good() -> Iterator[None]:
         gc.enable()
 
 
-async def _serve(settings: "Settings", places: "Places") -> None:
+async def _serve(settings: "Settings", places: "Places", standby: bool) -> None:
     from torpor.api import serve as serve_api
 
     with Shown() as shown:
@@ -56,4 +64,4 @@ async def _serve(settings: "Settings", places: "Places") -> None:
             then = "machines run on" if settings.on_stop == "leave" else "sessions are paused then"
             typer.echo(f"Torpor is at {url}. Ctrl-C stops it; {then}.", err=True)
 
-        await serve_api(settings, places, report=shown.report, listening=listening)
+        await serve_api(settings, places, standby=standby, report=shown.report, listening=listening)

@@ -266,9 +266,8 @@ async def _owned(places: "Places", store: "Store") -> dict[str, str]:
     """Return the snapshots that sessions have, each with its session's name."""
     from torpor.sessions.owned import owned_snapshots
     from torpor.settings import load_settings
-    from torpor.store.database import sqlite_file
 
-    return await owned_snapshots(store, sqlite_file(load_settings({}).database_url(places)))
+    return await owned_snapshots(store, load_settings({}).database_url(places))
 
 
 def _of_session(snapshot: str, session: str) -> "SnapshotError":

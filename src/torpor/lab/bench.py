@@ -18,6 +18,7 @@ from torpor.lab.benches import (
     memory,
     pause,
     preview,
+    service_databases,
     service_load,
     service_operations,
     service_transfers,
@@ -48,6 +49,7 @@ SERVICE_GROUPS = (
     service_operations.GROUP,
     service_transfers.GROUP,
     *service_load.GROUPS,
+    service_databases.GROUP,
     preview.GROUP,
 )
 """What is measured over HTTP, with a server for each group."""
@@ -70,11 +72,16 @@ async def bench(
     unknown = set(names or ()) - {figure.name for each in groups for figure in each.figures}
     if unknown:
         raise ValueError(f"there is no figure {', '.join(sorted(unknown))}")
+    chosen = [
+        group
+        for group in groups
+        if names is None or {figure.name for figure in group.figures} & set(names)
+    ]
+    for group in chosen:
+        group.check()
     host = host_facts(lab)
     rows: list[Row] = []
-    for group in groups:
-        if names is not None and not {figure.name for figure in group.figures} & set(names):
-            continue
+    for group in chosen:
         book = Notebook(group.name, group.figures, report)
         try:
             await group.measure(lab, runs, book)

@@ -7,14 +7,15 @@ from typing import Any, Literal
 
 from torpor.images import Report, Step
 
-Unit = Literal["s", "MiB", "%"]
+Unit = Literal["s", "MiB", "%", "x"]
 
 
 @dataclass(frozen=True)
 class Figure:
     """Something that is measured. ``meaning`` says from where to where, for people.
 
-    ``%`` is of one processor core. A ``signed`` one is a difference, which may be negative.
+    ``%`` is of one processor core, ``x`` how many times another figure. A ``signed`` one is a
+    difference, which may be negative.
     """
 
     name: str

@@ -14,14 +14,14 @@ from torpor.vm.base import digest_base
 from torpor.vm.manifest import MANIFEST, SUMS, Manifest, Sums, read, write
 
 
-async def fill(home: Path, count: int, live: int) -> None:
-    """Bring the sessions of a server that does not run up to ``count``. One of them must be there,
-    paused, in a durable snapshot.
+async def fill(home: Path, url: str, count: int, live: int) -> None:
+    """Bring the sessions of a server that does not run, with this home and this database, up to
+    ``count``. One of them must be there, paused, in a durable snapshot.
 
     ``live`` of the new ones are paused too, each in a copy of that snapshot of its own; the files
     of the copies are hard links, so they take no room. All others are destroyed.
     """
-    database = await Database.open(f"sqlite:///{home}/database/torpor.db")
+    database = await Database.open(url)
     try:
         async with database.write() as conn:
             (model,) = await sessions_table.live(conn)
@@ -31,7 +31,8 @@ async def fill(home: Path, count: int, live: int) -> None:
             made = [_session(model, number, number <= live) for number in range(1, count)]
             copies = [_snapshot(row, session) for session in made[:live]]
             await sessions_table.insert_all(conn, made)
-            await snapshots_table.insert_all(conn, copies)
+            if copies:
+                await snapshots_table.insert_all(conn, copies)
             for copy in copies:
                 _copy_snapshot(home / "snapshots", row.id, copy.id)
     finally:

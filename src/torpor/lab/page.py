@@ -59,6 +59,11 @@ The 10,000 sessions of `api_start_10000` and `api_page_of_10000` were written in
 make them would take hours. One of them is real. 9,000 are destroyed; 1,000 are paused, each in a
 snapshot of its own that is a copy of the real one by hard links: manifest and sums are there a
 thousand times, and the start reads each of them.
+
+`sqlite_*` and `postgresql_*` are measured over HTTP too, at two servers on this computer with
+10,000 sessions in their history each, in turns, each first every other time. PostgreSQL is one of
+the measurement's own, over a socket, as it is set up by itself. `postgresql_*_ratio` is the second
+over the first, turn by turn.
 """
 
 AGAINST_TOUCHED = """\

@@ -35,7 +35,7 @@ async def remains(server: Server, client: AsyncClient, limit: float = SETTLING) 
 
 async def _differences(server: Server, client: AsyncClient) -> list[str]:
     wanted = {each.sandbox async for each in all_sessions(client) if each.sandbox is not None}
-    known, lost = await snapshots_noted(server.home)
+    known, lost = await snapshots_noted(server.database)
     there = _entries(server.home / "snapshots")
     return [
         *_difference("processes of machines", set(machine_processes(server.home)), wanted),
@@ -58,10 +58,10 @@ async def all_sessions(client: AsyncClient) -> AsyncIterator[Session]:
         after = page.next
 
 
-async def snapshots_noted(home: Path) -> tuple[set[str], set[str]]:
-    """Return the ids of the snapshots that a server's database knows, and of those that it knows as
-    lost, of which something may be there."""
-    database = await Database.open(f"sqlite:///{home}/database/torpor.db")
+async def snapshots_noted(url: str) -> tuple[set[str], set[str]]:
+    """Return the ids of the snapshots that a database knows, and of those that it knows as lost, of
+    which something may be there."""
+    database = await Database.open(url)
     try:
         async with database.read() as conn:
             rows = await table.of_all(conn)

@@ -18,6 +18,7 @@ from torpor.client import AsyncClient, Client, ClientError, Patience
 from torpor.images import Maker
 from torpor.vm import VmError
 
+TOKEN = "admin-token"  # noqa: S105 - a file's name
 START_LIMIT, STOP_LIMIT = 60.0, 45.0
 ASK_EVERY = 0.005
 SETTINGS: Mapping[str, int | str] = {
@@ -59,9 +60,14 @@ class Server:
         return f"http://127.0.0.1:{self._port}"
 
     @property
+    def database(self) -> str:
+        """The URL of its database."""
+        return str(self._settings.get("database", f"sqlite:///{self.home}/database/torpor.db"))
+
+    @property
     def token(self) -> str:
         """The token of its admin, which its first start makes."""
-        return (self.home / "admin-token").read_text("ascii").strip()
+        return (self.home / TOKEN).read_text("ascii").strip()
 
     @property
     def pid(self) -> int:

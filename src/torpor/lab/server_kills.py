@@ -44,11 +44,17 @@ class Gang:
         self._go.clear()
 
 
-async def server_kills(maker: Maker, within: Path, count: int, seed: int) -> AsyncIterator[Check]:
+async def server_kills(
+    maker: Maker, within: Path, count: int, seed: int, database: str | None = None
+) -> AsyncIterator[Check]:
     """Kill a server ``count`` times while 8 sessions are worked with; one check each, and one for
-    what is left when all sessions are destroyed. Ends with the first that fails."""
+    what is left when all sessions are destroyed. Ends with the first that fails.
+
+    ``database`` is the URL of the server's, a file in its home by itself.
+    """
     chance = random.Random(seed)  # noqa: S311 - repeatable moments, no secret
-    async with served(maker, within) as server, server.client() as client:
+    settings = {} if database is None else {"database": database}
+    async with served(maker, within, settings) as server, server.client() as client:
         workers = [Worker(client, number, seed) for number in range(SESSIONS)]
         try:
             for number in range(1, count + 1):

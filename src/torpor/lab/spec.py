@@ -108,6 +108,8 @@ def _same(number: str, name: str, bound: Bound) -> Promise:
 
 
 ADDED = Bound(0.015)
+RATIO = Bound(1.5)
+"""Of what an operation takes on PostgreSQL to what it takes on SQLite."""
 SERVICE_PROMISES = (
     _same("S18", "api_create_adds", ADDED),
     _same("S19", "api_exec_adds", ADDED),
@@ -126,6 +128,15 @@ SERVICE_PROMISES = (
     Promise("S31", "api_start_10000", Bound(factor=3.0, of="api_libraries"), Bound(2.0)),
     _same("S32", "transfer_in_1gib", Bound(factor=1 / 0.6, of="channel_in_1gib")),
     _same("S33", "transfer_out_1gib", Bound(factor=1 / 0.6, of="channel_out_1gib")),
+    _same("S34", "postgresql_create_ratio", RATIO),
+    _same("S35", "postgresql_exec_ratio", RATIO),
+    _same("S36", "postgresql_file_write_ratio", RATIO),
+    _same("S37", "postgresql_file_read_ratio", RATIO),
+    _same("S38", "postgresql_checkpoint_ratio", RATIO),
+    _same("S39", "postgresql_fork_2_ratio", RATIO),
+    _same("S40", "postgresql_pause_ratio", RATIO),
+    _same("S41", "postgresql_resume_ratio", RATIO),
+    _same("S42", "postgresql_page_ratio", RATIO),
 )
 """What is checked against a bench of the service."""
 

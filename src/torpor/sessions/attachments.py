@@ -14,7 +14,7 @@ from torpor.sessions.hosts import DiskState, MachineHost, Running
 from torpor.sessions.lives import Lives
 from torpor.sessions.model import SYSTEM, Actor, NewSession, now
 from torpor.sessions.workspace_model import called, in_use
-from torpor.sessions.workspaces import GONE, Workspaces, find
+from torpor.sessions.workspaces import GONE, Workspaces
 from torpor.store import sessions as sessions_table
 from torpor.store import workspaces as table
 from torpor.store.database import Database, Transaction
@@ -59,7 +59,7 @@ class Attachments:
         :exc:`ConflictError`; one that is to be made is made when the session is started. Raises
         :exc:`NotFoundError`, and :exc:`ConflictError` if there may be no more."""
         if new.workspace is not None:
-            found = await find(conn, new.workspace)
+            found = await self._workspaces.own(conn, new.workspace)
             if found.state != "AVAILABLE":
                 raise in_use(found)
             await table.update(
@@ -187,7 +187,7 @@ class Attachments:
         for their workspaces to be saved."""
         await self._workspaces.remove_left()
         async with self._database.read() as conn:
-            releasing = await table.in_state(conn, ["RELEASING"])
+            releasing = await table.in_state(conn, ["RELEASING"], self._workspaces.me)
         waiting = []
         for found in releasing:
             session = found.session or ""

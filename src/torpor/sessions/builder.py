@@ -1,5 +1,7 @@
 """The builder of templates: one build at a time, in the order in which they were asked for.
 
+What was asked for at a server is built on its host; others make the image when they need it.
+
 A build that was cut off because its program ended is begun anew by the next one. What is told while
 it is made is kept as its log, and as events.
 """
@@ -14,7 +16,7 @@ from torpor.sessions.events import Events
 from torpor.sessions.hosts import Built, MachineHost
 from torpor.sessions.model import SYSTEM, now
 from torpor.sessions.operations import AGAIN_SECONDS, Operations
-from torpor.sessions.template_model import image_of, status_of
+from torpor.sessions.template_model import image_of, images_of_builds, status_of
 from torpor.store import builds, templates
 from torpor.store.builds import UNFINISHED
 from torpor.store.database import Database, Transaction
@@ -24,6 +26,8 @@ from torpor.vm import VmError
 
 logger = logging.getLogger("torpor.sessions")
 
+NEWS = "b"
+"""The kind of news that a template was built, or deleted."""
 LONGEST_LINE = 2000
 """Characters of a line of a log; what a registry says may have more."""
 
@@ -45,12 +49,14 @@ class Builder:
         events: Events,
         operations: Operations,
         size: str,
+        me: str | None = None,
     ) -> None:
         self._database = database
         self._host = host
         self._events = events
         self._operations = operations
         self._size = size
+        self._me = me
         self._news = asyncio.Event()
         self._tidying = asyncio.Lock()
         self._making: _Making | None = None
@@ -67,7 +73,7 @@ class Builder:
             await asyncio.gather(self._working, return_exceptions=True)
 
     def tell(self) -> None:
-        """Say that there is a new build."""
+        """Say that there is a new build, or an image that may be needed no longer."""
         self._news.set()
 
     async def cancel(self, template: str) -> None:
@@ -83,13 +89,24 @@ class Builder:
         async with self._tidying:
             try:
                 async with self._database.read() as conn:
-                    unneeded = await builds.unneeded(conn)
+                    unneeded = await builds.unneeded(conn, self._me)
                 for each in unneeded:
                     await self._host.forget_image(each.image or "")
                     async with self._database.write() as conn:
                         await builds.update(conn, each.id, image=None, updated_at=each.updated_at)
+                await self._tidy_of_others()
             except (ImageError, VmError, StoreError, OSError) as error:
                 logger.warning("images of templates are left for later: %s", error)
+
+    async def _tidy_of_others(self) -> None:
+        """Have the host forget what it has made after the builds of other hosts."""
+        if self._me is None:
+            return
+        images = images_of_builds(await self._host.image_names())
+        async with self._database.read() as conn:
+            unneeded = await builds.unneeded_elsewhere(conn, images, self._me)
+        for image in unneeded:
+            await self._host.forget_image(image)
 
     async def _work(self) -> None:
         await self.tidy()
@@ -97,16 +114,16 @@ class Builder:
             self._news.clear()
             try:
                 async with self._database.read() as conn:
-                    waiting = await builds.unfinished(conn)
+                    waiting = await builds.unfinished(conn, host=self._me)
             except StoreError as error:
                 logger.warning("which templates are to be built could not be read: %s", error)
                 await asyncio.sleep(AGAIN_SECONDS)
                 continue
             if waiting:
                 await self._make_cancellable(waiting[0])
-                await self.tidy()
             else:
                 await self._news.wait()
+            await self.tidy()
 
     async def _make_cancellable(self, build: Build) -> None:
         """Make a build, in a task that can be cancelled without ending this one."""
@@ -197,6 +214,7 @@ class Builder:
                 await self._events.append(
                     conn, "template.build_succeeded", None, SYSTEM, **told, manifest=built.manifest
                 )
+                self._database.tell(conn, NEWS, build.template)
         self._events.tell(None)
 
     async def _restate(self, conn: Transaction, template: str, **changes: str) -> None:

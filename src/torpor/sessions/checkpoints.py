@@ -60,7 +60,7 @@ class Checkpoints:
 
     async def _make(self, session_id: str, by: Actor, label: str, key: Key | None) -> Snapshot:
         async with self._lives.of(session_id).turn("checkpoint"):
-            session = await self._standing.get(session_id)
+            session = await self._standing.own(session_id)
             return await self.cut(session, by, "checkpoint", label, key)
 
     async def cut(
@@ -174,6 +174,7 @@ class Checkpoints:
         """Delete a checkpoint; one that is gone already is left. What stands on its snapshot keeps
         that."""
         async with self._lives.of(session_id).turn("delete"):
+            await self._standing.own(session_id)
             async with self._database.write() as conn:
                 found = await snapshots_table.by_checkpoint(conn, session_id, checkpoint)
                 if found is None:

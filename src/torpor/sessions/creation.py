@@ -59,6 +59,7 @@ class Creation:
         attachments: Attachments,
         defaults: Defaults,
         starting: asyncio.Semaphore,
+        me: str | None,
     ) -> None:
         self._database = database
         self._host = host
@@ -73,6 +74,7 @@ class Creation:
         self._attachments = attachments
         self._defaults = defaults
         self._starting = starting
+        self._me = me
         self._provisioning: set[asyncio.Task[None]] = set()
 
     async def create(self, new: NewSession, by: Actor, key: Key | None) -> Session:
@@ -113,6 +115,7 @@ class Creation:
             metadata=dict(new.metadata),
             idle_timeout=new.idle_timeout,
             keep_warm=new.keep_warm,
+            host=self._me,
         )
         self._room.take(session.id, None)
         try:
@@ -144,8 +147,8 @@ class Creation:
         return session
 
     async def check_room_for(self, conn: Transaction, count: int) -> None:
-        """Raise :exc:`ConflictError` if there may not be so many more sessions."""
-        there = await sessions.count(conn, [each for each in Status if each not in GONE])
+        """Raise :exc:`ConflictError` if there may not be so many more sessions on this host."""
+        there = await sessions.count(conn, [each for each in Status if each not in GONE], self._me)
         if there + count > self._defaults.most_sessions:
             raise ConflictError(
                 f"There are {there} sessions, and at most {self._defaults.most_sessions} may be.",

@@ -6,6 +6,7 @@ Each error says what happened, what state things are in now, and what to do, in 
 from collections.abc import Mapping
 from typing import Any
 
+from torpor.store.records import HostRow
 from torpor.vm import VmError, disk_is_full
 
 
@@ -120,3 +121,17 @@ def failed(cause: Exception, what: str, *, state: str) -> FailedError:
     if isinstance(cause, VmError):
         return kind(f"{what}: {cause.happened}", state=state or cause.state, todo=cause.todo)
     return kind(f"{what}: {cause}", state=state)
+
+
+def elsewhere(what: str, of: str | None, host: HostRow | None) -> ConflictError:
+    """Return the error for ``what`` is on the host of id ``of``, which another server has; ``host``
+    is what is known of it."""
+    name, url = (host.name, host.url) if host is not None else (of, None)
+    return ConflictError(
+        f"{what} is on the host {name}, which is another server's.",
+        state="Nothing was changed.",
+        todo=f"Ask that one, at {url}." if url else "Start a server on that host, and ask it.",
+        code="on_another_host",
+        host=of,
+        url=url,
+    )

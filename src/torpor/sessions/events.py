@@ -9,10 +9,12 @@ from torpor.sessions.model import Actor, now
 from torpor.store import events as table
 from torpor.store import sessions
 from torpor.store.database import Database, Transaction
+from torpor.store.news import MISSED, NONE
 from torpor.store.records import Event
-from torpor.store.ulids import Ulids
 
 PAGE = 500
+NEWS = "s"
+"""The kind of news that there are new events of a session."""
 
 
 class Events:
@@ -21,10 +23,10 @@ class Events:
     What is appended in a transaction is seen by others when that is committed; so are the news.
     """
 
-    def __init__(self, database: Database, ulids: Ulids) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._ulids = ulids
         self._followers: defaultdict[str | None, set[asyncio.Event]] = defaultdict(set)
+        database.on_news(NEWS, self._heard)
 
     async def append(
         self,
@@ -37,8 +39,9 @@ class Events:
         """Append an event in a transaction. Call :meth:`tell` after it."""
         if by.device is not None:
             data["device"] = by.device
-        event = Event(self._ulids.new_id(), type_, now(), session, by.id, data)
+        event = Event(self._database.ulids.new_id(), type_, now(), session, by.id, data)
         await table.append(conn, event)
+        self._database.tell(conn, NEWS, session or NONE)
         if session is not None:
             await sessions.note_event(conn, session, event.at)
         return event
@@ -54,6 +57,14 @@ class Events:
         """Wake those who follow a session's events, and those who follow all."""
         for key in {session, None}:
             for follower in self._followers.get(key, ()):
+                follower.set()
+
+    def _heard(self, session: str) -> None:
+        if session != MISSED:
+            self.tell(None if session == NONE else session)
+            return
+        for followers in self._followers.values():
+            for follower in followers:
                 follower.set()
 
     async def last(self) -> str | None:

@@ -104,6 +104,7 @@ class Execs:
     async def _start_new(
         self, session: str, by: Actor, key: Key, argv: Sequence[str], options: dict[str, Any]
     ) -> Started:
+        await self._uses.check_own(session)
         exec_id = new_exec_id()
         async with self._operations.noted("exec", by, session, key, exec_id=exec_id) as noted:
             return await self._start_noted(noted, by, argv, options)

@@ -139,6 +139,9 @@ class MachineHost(Protocol):
         """Make an image of what a registry has, in place of one of the same name, and boot it once
         at a size; report each step in words. Cancelled, it may leave the image."""
 
+    async def image_names(self) -> list[str]:
+        """Return the names of the images that were built or imported."""
+
     async def forget_image(self, name: str) -> None:
         """Remove an image that was built, if it is there. What came from it stays whole."""
 

@@ -86,7 +86,7 @@ class Lifecycle:
 
     async def _pause(self, session_id: str, by: Actor, reason: str, key: Key | None) -> Session:
         async with self._lives.of(session_id).turn("pause"):
-            session = await self._standing.get(session_id)
+            session = await self._standing.own(session_id)
             if reason == IDLE and self._lives.of(session_id).uses:
                 return session
             if session.status is not Status.PAUSED:
@@ -153,7 +153,7 @@ class Lifecycle:
         self, session_id: str, by: Actor, wanted: str | None, key: Key | None
     ) -> Session:
         async with self._lives.of(session_id).turn("resume"):
-            session = await self._standing.get(session_id)
+            session = await self._standing.own(session_id)
             if session.status in RUNS and wanted is None:
                 await self._operations.note_nothing("resume", by, session_id, key)
                 return session
@@ -249,7 +249,7 @@ class Lifecycle:
         await self._tasks.whole(self._destroy(session, by), f"destroying {session}")
 
     async def _destroy(self, session_id: str, by: Actor) -> None:
-        session = await self._standing.get(session_id)
+        session = await self._standing.own(session_id)
         if session.status is Status.DESTROYED:
             return
         live = self._lives.of(session_id)

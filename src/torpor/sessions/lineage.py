@@ -109,7 +109,7 @@ class Lineage:
         self, session_id: str, by: Actor, count: int, checkpoint: str | None, key: Key | None
     ) -> Forked:
         async with self._lives.of(session_id).turn("fork"):
-            parent = await self._standing.get(session_id)
+            parent = await self._standing.own(session_id)
             check_there(parent)
             async with self._database.read() as conn:
                 await self._creation.check_room_for(conn, count)
@@ -231,7 +231,7 @@ class Lineage:
         self, session_id: str, by: Actor, checkpoint: str, key: Key | None
     ) -> RolledBack:
         async with self._lives.of(session_id).turn("rollback"):
-            session = await self._standing.get(session_id)
+            session = await self._standing.own(session_id)
             check_there(session)
             if session.status is Status.PROVISIONING:
                 raise ConflictError(f"Session {session.name} is still being created.")

@@ -89,6 +89,12 @@ class Lives:
         live = self._lives.get(session)
         return None if live is None else live.doing
 
+    def changed(self, session: str) -> None:
+        """Tell all who wait for news of a session."""
+        live = self._lives.get(session)
+        if live is not None:
+            live.changed()
+
     def forget(self, session: str) -> None:
         """Drop what is known of a session that is gone for good."""
         live = self._lives.pop(session, None)

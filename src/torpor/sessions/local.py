@@ -102,6 +102,9 @@ class LocalHost:
     ) -> Built:
         return await self._images.build(source, name, size, report)
 
+    async def image_names(self) -> list[str]:
+        return await self._images.names()
+
     async def forget_image(self, name: str) -> None:
         await self._images.forget(name)
 

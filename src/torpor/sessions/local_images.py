@@ -61,6 +61,11 @@ class LocalImages:
             imported.notes,
         )  # fmt: skip
 
+    async def names(self) -> list[str]:
+        """See :meth:`torpor.sessions.hosts.MachineHost.image_names`."""
+        records = await asyncio.to_thread(Names(self._host.home).records)
+        return [each.name for each in records]
+
     async def forget(self, name: str) -> None:
         """See :meth:`torpor.sessions.hosts.MachineHost.forget_image`."""
         names = Names(self._host.home)

@@ -9,16 +9,22 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from torpor.sessions.errors import KeyReusedError, SessionError
+from torpor.sessions.errors import ConflictError, KeyReusedError, SessionError
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import OPERATION, SESSION
 from torpor.sessions.model import Actor, Key, now
 from torpor.sessions.tasks import Tasks
 from torpor.store import operations as table
 from torpor.store.database import Database, Transaction
-from torpor.store.errors import BusyError, DiskError, DiskFullError, StoreError
+from torpor.store.errors import (
+    BusyError,
+    DiskError,
+    DiskFullError,
+    KeyUsedError,
+    StoreError,
+    UnreachableError,
+)
 from torpor.store.records import Operation, OperationState
-from torpor.store.ulids import Ulids
 
 T = TypeVar("T")
 
@@ -53,10 +59,12 @@ class Noted:
 class Operations:
     """Notes operations, and sees to it that one that is asked for twice is done once."""
 
-    def __init__(self, database: Database, events: Events, ulids: Ulids, tasks: Tasks) -> None:
+    def __init__(
+        self, database: Database, events: Events, tasks: Tasks, me: str | None = None
+    ) -> None:
         self._database = database
+        self._me = me
         self._events = events
-        self._ulids = ulids
         self._tasks = tasks
         self._keyed: dict[tuple[str, str], tuple[str, asyncio.Task[Any]]] = {}
         self.closing = asyncio.Event()
@@ -106,18 +114,31 @@ class Operations:
             _check_same(earlier.digest or "", key)
             if earlier.state == "done":
                 return await again(earlier)
+            if earlier.state == "started" and self._me not in (None, earlier.host):
+                raise _in_progress(key)
             if earlier.state == "started" and go_on is not None:
                 return await go_on(earlier)
             async with self._database.write() as conn:
                 await table.free_key(conn, earlier.id)
-        return await do()
+        try:
+            return await do()
+        except (KeyUsedError, ConflictError):
+            async with self._database.read() as conn:
+                first = await table.by_key(conn, by.id, key.key)
+            if first is None or first.host == self._me:
+                raise
+            # Another server was asked the same at the same moment, and was quicker.
+            _check_same(first.digest or "", key)
+            if first.state != "done":
+                raise _in_progress(key) from None
+            return await again(first)
 
     def new(
         self, kind: str, by: Actor, session: str | None, key: Key | None, **plan: Any
     ) -> Operation:
         """Return the record of an operation that is about to be begun."""
         return Operation(
-            self._ulids.new_id(),
+            self._database.ulids.new_id(),
             kind,
             by.id,
             now(),
@@ -125,6 +146,7 @@ class Operations:
             key=key.key if key else None,
             digest=key.digest if key else None,
             plan=plan,
+            host=self._me,
         )
 
     def done_at_once(self, record: Operation, **result: Any) -> Operation:
@@ -230,12 +252,21 @@ class Operations:
         while True:
             try:
                 return await write()
-            except (DiskError, DiskFullError, BusyError) as error:
+            except (DiskError, DiskFullError, BusyError, UnreachableError) as error:
                 if self.closing.is_set():
                     raise
                 logger.warning("%s has happened and is not yet noted: %s", what, error)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.closing.wait(), AGAIN_SECONDS)
+
+
+def _in_progress(key: Key) -> ConflictError:
+    return ConflictError(
+        f"What was asked for with the idempotency key {key.key!r} is under way at another server.",
+        state="It was not begun here.",
+        todo="Ask again in a moment: then the answer is what has become of it.",
+        code="in_progress",
+    )
 
 
 def _check_same(digest: str, key: Key) -> None:

@@ -1,24 +1,25 @@
 """Which snapshots in a home are a session's, asked while no server has the home open."""
 
 import contextlib
-from pathlib import Path
-from urllib.parse import quote
 
 from torpor.sessions.hosts import SESSION
 from torpor.store import sessions
 from torpor.store.database import Database
+from torpor.store.offline import file_of
 from torpor.store.records import Session
 from torpor.vm import SnapshotError, Store
 
 
-async def owned_snapshots(store: Store, database: Path) -> dict[str, str]:
-    """Return the snapshots of a store that sessions have, by id, with the session's name.
+async def owned_snapshots(store: Store, database: str) -> dict[str, str]:
+    """Return the snapshots of a store that sessions have, by id, with the session's name, as the
+    database of this URL knows them.
 
     A session that is destroyed has none. Where there is no database nobody knows which are there:
     each snapshot with the label of a session is that one's, called by its id, then. Raises
     :exc:`torpor.store.errors.StoreError`.
     """
-    live = await _live(database) if database.exists() else None
+    file = file_of(database)
+    live = None if file is not None and not file.exists() else await _live(database)
     names = {session.id: session.name for session in live or ()}
     found = {}
     for session in live or ():
@@ -32,8 +33,8 @@ async def owned_snapshots(store: Store, database: Path) -> dict[str, str]:
     return found
 
 
-async def _live(file: Path) -> list[Session]:
-    database = await Database.open(f"sqlite:///{quote(str(file))}")
+async def _live(url: str) -> list[Session]:
+    database = await Database.open(url)
     try:
         async with database.read() as conn:
             return await sessions.live(conn)

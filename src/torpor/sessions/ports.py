@@ -138,5 +138,7 @@ class Ports:
         return self._uses.counted(session)
 
     async def opened(self, session: str, by: Actor, port: int, **data: str) -> None:
-        """Note that somebody outside connects to a port of a session."""
+        """Note that somebody outside connects to a port of a session. Raises
+        :exc:`ConflictError` if that is on another host."""
+        await self._uses.check_own(session)
         await self._events.add("port.opened", session, by, port=port, **data)

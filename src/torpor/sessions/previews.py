@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections import defaultdict
 from datetime import timedelta
@@ -15,8 +16,16 @@ from torpor.store import operations as operations_table
 from torpor.store import previews as table
 from torpor.store import sessions
 from torpor.store.database import Database
+from torpor.store.errors import StoreError
+from torpor.store.news import MISSED
 from torpor.store.records import Operation, PreviewLink, Role
 
+logger = logging.getLogger("torpor.sessions")
+
+NEWS = "l"
+"""The kind of news that a link has changed."""
+LOOK_SECONDS = 30.0
+"""How often a link is looked at that is in use, and that no news came of."""
 LONGEST = 30 * 24 * 3600
 """Seconds for which a link is good at most."""
 MOST = 1000
@@ -34,6 +43,7 @@ class Previews:
         self._operations = operations
         self._standing = standing
         self._watched: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        database.on_news(NEWS, self._look)
 
     async def share(
         self,
@@ -48,8 +58,8 @@ class Previews:
     ) -> PreviewLink:
         """Make a link to a port of a session, which is good for so many seconds.
 
-        Raises :exc:`NotFoundError` if there is no such session any more, :exc:`InvalidError` if
-        that is too long, or there are too many already.
+        Raises :exc:`NotFoundError` if there is no such session any more, :exc:`ConflictError` if it
+        is on another host, :exc:`InvalidError` if that is too long, or there are too many already.
         """
         if not 1 <= seconds <= LONGEST:
             raise InvalidError(
@@ -57,7 +67,7 @@ class Previews:
             )
 
         async def do() -> PreviewLink:
-            check_there(await self._standing.get(session))
+            check_there(await self._standing.own(session))
             moment = now()
             link = PreviewLink(
                 f"pv_{secrets.token_hex(8)}", session, port, label, moment, by.id, role,
@@ -90,7 +100,8 @@ class Previews:
             return await table.of_session(conn, session)
 
     async def revoke(self, session: str, link: str, by: Actor) -> None:
-        """Make a link of a session worthless from now on, and end all that it has under way.
+        """Make a link of a session worthless from now on, and end all that it has under way, on
+        whichever host.
 
         Raises :exc:`NotFoundError`.
         """
@@ -101,9 +112,8 @@ class Previews:
                 await self._events.append(
                     conn, "preview.revoked", session, by, preview=link, port=found.port
                 )
+                self._database.tell(conn, NEWS, link)
             self._events.tell(session)
-        for each in self._watched.get(link, ()):
-            each.set()
 
     async def standing(self, link: str) -> PreviewLink | None:
         """Return a link that is good now, else None."""
@@ -116,16 +126,37 @@ class Previews:
 
     async def ended(self, link: PreviewLink) -> None:
         """Return when a link that is good is so no longer."""
-        revoked = asyncio.Event()
-        self._watched[link.id].add(revoked)
+        news = asyncio.Event()
+        self._watched[link.id].add(news)
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout((link.expires_at - now()).total_seconds()):
-                    await revoked.wait()
+            while (left := (link.expires_at - now()).total_seconds()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(left, LOOK_SECONDS)):
+                        await news.wait()
+                news.clear()
+                if await self._is_revoked(link):
+                    return
         finally:
-            self._watched[link.id].discard(revoked)
+            self._watched[link.id].discard(news)
             if not self._watched[link.id]:
                 del self._watched[link.id]
+
+    async def _is_revoked(self, link: PreviewLink) -> bool:
+        """Return whether a link was revoked; as long as the database cannot be asked it was not."""
+        try:
+            async with self._database.read() as conn:
+                found = await table.get(conn, link.id)
+        except StoreError as error:
+            logger.warning("link %s could not be looked at: %s", link.id, error)
+            return False
+        return found is None or found.revoked_at is not None
+
+    def _look(self, link: str) -> None:
+        """Have a link be looked at that has changed; all of them if news may have been missed."""
+        for name, watchers in self._watched.items():
+            if link in (name, MISSED):
+                for each in watchers:
+                    each.set()
 
     async def _get(self, session: str, link: str) -> PreviewLink:
         async with self._database.read() as conn:

@@ -9,6 +9,7 @@ from torpor.sessions.errors import ConflictError, InvalidError, NotFoundError
 from torpor.sessions.model import SYSTEM, now
 from torpor.sessions.parts import check_length, check_number
 from torpor.sessions.staging import Incoming, Staging, part_name
+from torpor.sessions.use import Uses
 from torpor.store import transfers as table
 from torpor.store.database import Database
 from torpor.store.records import Part, Transfer
@@ -22,9 +23,15 @@ class Receiving:
     """Receives parts. ``keep`` is how long an upload may stand still."""
 
     def __init__(
-        self, database: Database, staging: Staging, carrying: Carrying, keep: timedelta
+        self,
+        database: Database,
+        uses: Uses,
+        staging: Staging,
+        carrying: Carrying,
+        keep: timedelta,
     ) -> None:
         self._database = database
+        self._uses = uses
         self._staging = staging
         self._carrying = carrying
         self._keep = keep
@@ -32,11 +39,13 @@ class Receiving:
         self._at_once = asyncio.Semaphore(AT_ONCE)
 
     async def find(self, session: str, transfer: str) -> Transfer:
-        """Return a transfer of a session. Raises :exc:`NotFoundError`."""
+        """Return a transfer of a session. Raises :exc:`NotFoundError`, and :exc:`ConflictError` if
+        that is on another host."""
         async with self._database.read() as conn:
             found = await table.get(conn, transfer)
         if found is None or found.session != session:
             raise NotFoundError(f"Session {session} has no transfer {transfer}.")
+        await self._uses.check_own(session)
         return found
 
     async def pending(self, session: str, transfer: str) -> Transfer:

@@ -95,6 +95,7 @@ class Reconciler:
         checkpoints: Checkpoints,
         workspaces: Workspaces,
         attachments: Attachments,
+        me: str | None,
     ) -> None:
         self._database = database
         self._host = host
@@ -108,12 +109,13 @@ class Reconciler:
         self._checkpoints = checkpoints
         self._workspaces = workspaces
         self._attachments = attachments
+        self._me = me
         self._report = Report()
 
     async def run(self) -> Report:
         """Reconcile, and tell it in an event."""
         async with self._database.read() as conn:
-            unfinished = await operations_table.unfinished(conn)
+            unfinished = await operations_table.unfinished(conn, self._me)
             known = await snapshots_table.ids(conn)
         found = self._host.inventory()
         for operation in unfinished:
@@ -125,7 +127,7 @@ class Reconciler:
             await self._interrupted(operation)
         await self._check_snapshots(found.kept)
         async with self._database.read() as conn:
-            moving = await sessions_table.with_status(conn, MOVING)
+            moving = await sessions_table.with_status(conn, MOVING, self._me)
         new = [each for each in moving if await self._check(each, found.ended)]
         await self._end_strangers()
         await self._remove_strangers(known, found)
@@ -247,7 +249,7 @@ class Reconciler:
         """Mark the snapshots that are gone, or were not durable when the host went down, as lost,
         and the sessions that cannot go on without them as failed."""
         async with self._database.read() as conn:
-            ready = await snapshots_table.ready(conn)
+            ready = await snapshots_table.ready(conn, self._me)
         for snapshot in ready:
             error = await self._why_lost(snapshot, kept)
             if error is not None:

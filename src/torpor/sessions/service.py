@@ -12,7 +12,7 @@ from torpor.sessions.configs import Configs
 from torpor.sessions.creation import AT_ONCE, Creation, Defaults
 from torpor.sessions.endings import Endings
 from torpor.sessions.errors import ConflictError, SessionError
-from torpor.sessions.events import Events
+from torpor.sessions.events import NEWS, Events
 from torpor.sessions.execs import Execs
 from torpor.sessions.hosts import Facts, MachineHost
 from torpor.sessions.lifecycle import STOP, Lifecycle
@@ -43,8 +43,7 @@ from torpor.sessions.use import InUse, Uses
 from torpor.sessions.watch import Keeping, Watch
 from torpor.sessions.workspace_model import WorkspaceLimits
 from torpor.sessions.workspaces import Workspaces
-from torpor.store import events as events_table
-from torpor.store import operations as operations_table
+from torpor.store import hosts as hosts_table
 from torpor.store import samples as samples_table
 from torpor.store import sessions as table
 from torpor.store import snapshots as snapshots_table
@@ -53,7 +52,6 @@ from torpor.store.errors import NameTakenError, StoreError
 from torpor.store.paging import Page
 from torpor.store.records import Event, Sample, Session, Snapshot, Status
 from torpor.store.sessions import SessionQuery
-from torpor.store.ulids import Ulids
 from torpor.vm import Statistics
 
 logger = logging.getLogger("torpor.sessions")
@@ -69,39 +67,42 @@ class Sessions:
         self,
         database: Database,
         host: MachineHost,
-        ulids: Ulids,
         defaults: Defaults,
         limits: RoomLimits,
         keeping: Keeping,
         transfers: TransferLimits,
         workspaces: WorkspaceLimits,
+        me: str | None = None,
     ) -> None:
         self._database = database
         self._host = host
+        self.me = me
+        """The id of the host that this server holds; None if nobody holds any."""
         self._tasks = Tasks()
         self._lives = Lives()
+        database.on_news(NEWS, self._lives.changed)  # what becomes of it may be told by another
         self._room = Room(host, limits)
-        self.events = Events(database, ulids)
-        operations = Operations(database, self.events, ulids, self._tasks)
+        self.events = Events(database)
+        operations = Operations(database, self.events, self._tasks, me)
         self._operations = operations
-        self._snapshots = Snapshots(database, host, self.events, self._tasks)
+        self._snapshots = Snapshots(database, host, self.events, self._tasks, me)
         starting = asyncio.Semaphore(AT_ONCE)
         self._endings = Endings(host, self.events, self._tasks, operations.closing)
         self.workspaces = Workspaces(
-            database, host, self.events, operations, self._tasks, workspaces
+            database, host, self.events, operations, self._tasks, workspaces, me
         )
         self._attachments = Attachments(database, host, self.events, self._lives, self.workspaces)
         self._standing = Standing(
             database, host, self._endings, self.events, self._snapshots, self._room, self._lives,
-            self._attachments,
+            self._attachments, me,
         )  # fmt: skip
         self.configs = Configs(database, self.events, operations)
         self.templates = Templates(
-            database, host, self.events, operations, self._tasks, defaults.size
+            database, host, self.events, operations, self._tasks, defaults.size, me
         )
         self._creation = Creation(
             database, host, self.events, operations, self.configs, self._room, self._lives,
-            self._tasks, self._standing, self.templates, self._attachments, defaults, starting,
+            self._tasks, self._standing, self.templates, self._attachments, defaults, starting, me,
         )  # fmt: skip
         self._lifecycle = Lifecycle(
             database, host, self.events, operations, self._snapshots, self._room, self._lives,
@@ -119,14 +120,14 @@ class Sessions:
         )
         self.execs = Execs(self._uses, self.events, operations, self._tasks)
         self.transfers = Transfers(
-            database, self.events, operations, self._uses, self._tasks, transfers
+            database, self.events, operations, self._uses, self._tasks, transfers, me
         )
         self.ports = Ports(self._uses, self.events)
         self.previews = Previews(database, self.events, operations, self._standing)
         self._watch = Watch(
             database, host, self.events, self._snapshots, self._room, self._lives,
             self._lifecycle, self.transfers, self._attachments, self._tasks, keeping,
-            defaults.idle_timeout,
+            defaults.idle_timeout, me,
         )  # fmt: skip
         self._watching: asyncio.Task[None] | None = None
         self.report = Report()
@@ -143,14 +144,16 @@ class Sessions:
         limits: RoomLimits | None = None,
         keeping: Keeping | None = None,
         workspaces: WorkspaceLimits | None = None,
+        me: str | None = None,
     ) -> "Sessions":
-        """Bring database and host together, and look after the sessions from now on."""
-        async with database.read() as conn:
-            ids = [await events_table.last_id(conn), await operations_table.last_id(conn)]
-        ulids = Ulids(max(filter(None, ids), default=None))
+        """Bring database and host together, and look after the sessions from now on: those on the
+        host of id ``me``, which this server holds, or all if there is no such thing."""
+        if me is not None:
+            async with database.write() as conn:
+                await hosts_table.adopt(conn, me)
         opened = cls(
-            database, host, ulids, defaults or Defaults(), limits or RoomLimits(),
-            keeping or Keeping(), transfers, workspaces or WorkspaceLimits(),
+            database, host, defaults or Defaults(), limits or RoomLimits(), keeping or Keeping(),
+            transfers, workspaces or WorkspaceLimits(), me,
         )  # fmt: skip
         await opened._begin()
         return opened
@@ -161,7 +164,7 @@ class Sessions:
         reconciler = Reconciler(
             self._database, self._host, self.events, self._snapshots, self._room,
             self._standing, self._endings, self._creation, self._lifecycle, self._checkpoints,
-            self.workspaces, self._attachments,
+            self.workspaces, self._attachments, self.me,
         )  # fmt: skip
         self.report = await reconciler.run()
         await self.transfers.begin()
@@ -190,7 +193,7 @@ class Sessions:
 
     async def _freeze_all(self, enough: Callable[[], bool]) -> None:
         async with self._database.read() as conn:
-            running = await table.with_status(conn, RUNS)
+            running = await table.with_status(conn, RUNS, self.me)
         at_once = asyncio.Semaphore(4)
 
         async def freeze(session: Session) -> None:
@@ -278,7 +281,7 @@ class Sessions:
             for name, value in vars(changes).items()
             if value is not None
         }
-        found = await self._standing.get(session)
+        found = await self._standing.own(session)
         if found.status in GONE:
             raise ConflictError(
                 f"Session {found.name} has been destroyed.", state="Nothing was changed."
@@ -400,7 +403,7 @@ class Sessions:
 
     async def statistics(self, session: str) -> Statistics:
         """Return what a session that runs uses. Raises :exc:`ConflictError`."""
-        found = await self._standing.get(session)
+        found = await self._standing.own(session)
         if found.status not in RUNS or found.machine is None:
             raise ConflictError(f"Session {found.name} does not run.")
         return await self._host.statistics(found.machine)

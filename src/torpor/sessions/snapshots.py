@@ -37,9 +37,17 @@ def checkpoint_id() -> str:
 class Snapshots:
     """The snapshots of all sessions on one host."""
 
-    def __init__(self, database: Database, host: MachineHost, events: Events, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        database: Database,
+        host: MachineHost,
+        events: Events,
+        tasks: Tasks,
+        me: str | None = None,
+    ) -> None:
         self._database = database
         self._host = host
+        self._me = me
         self._events = events
         self._tasks = tasks
         self._releasing = asyncio.Lock()
@@ -119,7 +127,7 @@ class Snapshots:
                 if self._held[snapshot]:
                     continue
                 async with self._database.read() as conn:
-                    if not await table.unneeded(conn, (snapshot,)):
+                    if not await table.unneeded(conn, (snapshot,), self._me):
                         continue
                 # Its row goes last: after a crash in between, the next start finds it.
                 await self._remove(snapshot)
@@ -131,7 +139,7 @@ class Snapshots:
     async def release_all(self) -> None:
         """Remove all snapshots that nothing needs."""
         async with self._database.read() as conn:
-            found = await table.unneeded(conn)
+            found = await table.unneeded(conn, host=self._me)
         await self.release(*found)
 
     async def _remove(self, snapshot: str) -> None:
@@ -180,7 +188,7 @@ class Snapshots:
     async def tidy(self) -> None:
         """Try again what could not be done: make durable what is not, remove what nothing needs."""
         async with self._database.read() as conn:
-            ready = await table.ready(conn)
+            ready = await table.ready(conn, self._me)
         for snapshot, durable in ready.items():
             if not durable:
                 with contextlib.suppress(FailedError):

@@ -7,7 +7,7 @@ from typing import Any
 
 from torpor.sessions.attachments import Attachments
 from torpor.sessions.endings import Endings
-from torpor.sessions.errors import ConflictError, DestroyedError, NotFoundError
+from torpor.sessions.errors import ConflictError, DestroyedError, NotFoundError, elsewhere
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import End, MachineHost, Running
 from torpor.sessions.lives import Lives
@@ -15,7 +15,7 @@ from torpor.sessions.model import SYSTEM, Actor
 from torpor.sessions.operations import Noted
 from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots, checkpoint_id
-from torpor.store import sessions
+from torpor.store import hosts, sessions
 from torpor.store.database import Database, Transaction
 from torpor.store.errors import NameTakenError
 from torpor.store.records import Session, Snapshot, Status
@@ -38,6 +38,7 @@ class Standing:
         room: Room,
         lives: Lives,
         attachments: Attachments,
+        me: str | None,
     ) -> None:
         self._database = database
         self._host = host
@@ -47,6 +48,17 @@ class Standing:
         self._room = room
         self._lives = lives
         self._attachments = attachments
+        self._me = me
+
+    async def own(self, session: str) -> Session:
+        """Return a session by its id that is to be changed or used, and so has to be on the host of
+        this server. Raises :exc:`NotFoundError`, and :exc:`ConflictError` if it is on another."""
+        found = await self.get(session)
+        if self._me is not None and found.host not in (None, self._me):
+            async with self._database.read() as conn:
+                host = await hosts.get(conn, found.host or "")
+            raise elsewhere(f"Session {found.name}", found.host, host)
+        return found
 
     async def get(self, session: str) -> Session:
         """Return a session by its id. Raises :exc:`NotFoundError`."""

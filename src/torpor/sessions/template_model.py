@@ -1,6 +1,6 @@
 """What is asked of templates, as plain data, and what cannot be."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torpor.images.references import Reference, read_reference
@@ -43,6 +43,11 @@ def image_of(build: str) -> str:
 def build_of(image: str) -> str:
     """Return the build that made an image of such a name."""
     return image.removeprefix(PREFIX)
+
+
+def images_of_builds(images: Iterable[str]) -> dict[str, str]:
+    """Return those of the images of a host that were built, each with its build."""
+    return {each: build_of(each) for each in images if each.startswith(PREFIX)}
 
 
 def status_of(unfinished: Sequence[Build], current_build: str | None) -> TemplateStatus:

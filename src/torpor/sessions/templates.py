@@ -1,11 +1,12 @@
 """Templates: images of a team's own, which sessions start from by name."""
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 
 from torpor.images import ImageError
 from torpor.images.references import read_reference
-from torpor.sessions.builder import Builder
+from torpor.sessions.builder import NEWS, Builder
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost
 from torpor.sessions.model import Actor, Key, now
@@ -49,6 +50,7 @@ class Templates:
         operations: Operations,
         tasks: Tasks,
         size: str,
+        me: str | None = None,
     ) -> None:
         self._database = database
         self._host = host
@@ -56,7 +58,10 @@ class Templates:
         self._operations = operations
         self._tasks = tasks
         self._size = size
-        self._builder = Builder(database, host, events, operations, size)
+        self._me = me
+        self._builder = Builder(database, host, events, operations, size, me)
+        self._ensuring = asyncio.Lock()
+        database.on_news(NEWS, lambda _: self._builder.tell())
 
     def begin(self) -> None:
         """Build what waits, and what comes, until :meth:`close`."""
@@ -113,19 +118,19 @@ class Templates:
             template = Template(
                 _new_id(), new.name, moment, moment, by.id, "PENDING", new.base, source
             )
-            async with self._database.write() as conn:
-                await table.insert(conn, template)
-                await self._note(conn, "template.created", template, by, key)
+            try:
+                async with self._database.write() as conn:
+                    await table.insert(conn, template)
+                    await self._note(conn, "template.created", template, by, key)
+            except NameTakenError as error:
+                raise name_taken(new.name) from error
             self._told()
             return template
 
         async def again(operation: Operation) -> Template:
             return await self.get(operation.result["template"])
 
-        try:
-            return await self._operations.once("creating a template", by, key, create, again)
-        except NameTakenError as error:
-            raise name_taken(new.name) from error
+        return await self._operations.once("creating a template", by, key, create, again)
 
     async def update(
         self, called: str, changes: TemplateChanges, by: Actor, *, key: Key | None = None
@@ -159,8 +164,9 @@ class Templates:
         """Note a build of a template, and who has asked for it."""
         moment = now()
         build = Build(
-            _new_id(), template.id, moment, moment, "PENDING", template.base, template.source
-        )
+            _new_id(), template.id, moment, moment, "PENDING", template.base, template.source,
+            host=self._me,
+        )  # fmt: skip
         await builds.insert(conn, build)
         operation = self._operations.done_at_once(
             self._operations.new(what, by, None, key), template=template.id, build=build.id
@@ -190,6 +196,7 @@ class Templates:
             await self._events.append(
                 conn, "template.deleted", None, by, template_id=found.id, name=found.name
             )
+            self._database.tell(conn, NEWS, found.id)
         self._events.tell(None)
         await self._builder.cancel(found.id)
         await self._builder.tidy()
@@ -208,16 +215,17 @@ class Templates:
 
     async def ensure(self, image: str, report: Callable[[str], Awaitable[None]]) -> None:
         """See that the host has the image of a build that has succeeded. If it was removed there,
-        it is built again, of the same manifest."""
-        try:
-            self._host.check_image(image)
-        except ImageError:
-            async with self._database.read() as conn:
-                build = await builds.get(conn, build_of(image))
-            if build is None or build.manifest is None:
-                raise
-            reference = read_reference(build.source).pinned(build.manifest)
-            await self._host.build_image(reference, image, self._size, report)
+        or built on another host, it is built again, of the same manifest."""
+        async with self._ensuring:  # sessions that start together have it built once
+            try:
+                self._host.check_image(image)
+            except ImageError:
+                async with self._database.read() as conn:
+                    build = await builds.get(conn, build_of(image))
+                if build is None or build.manifest is None:
+                    raise
+                reference = read_reference(build.source).pinned(build.manifest)
+                await self._host.build_image(reference, image, self._size, report)
 
 
 async def _there(conn: Transaction, called: str) -> Template:

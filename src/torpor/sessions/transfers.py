@@ -70,7 +70,8 @@ class Progress:
 
 
 class Transfers:
-    """The transfers of all sessions."""
+    """The transfers of the sessions on a host; ``me`` is its id. Nobody else has what lies there,
+    or knows how far it is: what is asked of another one's raises :exc:`ConflictError`."""
 
     def __init__(
         self,
@@ -80,8 +81,11 @@ class Transfers:
         uses: Uses,
         tasks: Tasks,
         limits: TransferLimits,
+        me: str | None = None,
     ) -> None:
         self._database = database
+        self._me = me
+        self._uses = uses
         self._events = events
         self._operations = operations
         self._limits = limits
@@ -89,7 +93,7 @@ class Transfers:
         self._carrying = Carrying(
             database, events, operations, uses, tasks, self._staging, limits.most, limits.keep
         )
-        self.parts = Receiving(database, self._staging, self._carrying, limits.keep)
+        self.parts = Receiving(database, uses, self._staging, self._carrying, limits.keep)
         self._find = self.parts.find
 
     # Beginning
@@ -102,6 +106,7 @@ class Transfers:
         Raises :exc:`NotFoundError`, :exc:`TooLargeError`, :exc:`ConflictError` for a session that
         has failed or has too many of them, and :exc:`NoSpaceError`.
         """
+        await self._uses.check_own(session)
         if new.size is not None and new.size > self._limits.most:
             raise too_large(new.size, self._limits.most)
         return await self._operations.once(
@@ -131,7 +136,7 @@ class Transfers:
                     code="limit_reached",
                 )
             needed = 2 * (new.size or 0)
-            left = free - await table.promised(conn)
+            left = free - await table.promised(conn, self._me)
             if left < needed:
                 raise _no_space(needed, left)
             await table.insert(conn, transfer)
@@ -242,7 +247,7 @@ class Transfers:
     async def begin(self) -> None:
         """Go on with what a program before this one has left."""
         async with self._database.read() as conn:
-            left = await table.unfinished(conn)
+            left = await table.unfinished(conn, host=self._me)
         for transfer in left:
             async with self._database.read() as conn:
                 wanted = {part_name(part) for part in await table.parts(conn, transfer.id)}
@@ -257,7 +262,7 @@ class Transfers:
     async def tidy(self) -> None:
         """Give up what has expired or whose session is gone, and remove what nobody needs."""
         async with self._database.read() as conn:
-            left = await table.unfinished(conn)
+            left = await table.unfinished(conn, host=self._me)
         gone = {each for each in {one.session for one in left} if await self._is_gone(each)}
         for session in gone:
             await self.end_of(session)

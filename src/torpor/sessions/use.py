@@ -126,7 +126,7 @@ class Uses:
         live = self._lives.of(session)
         while True:
             news = live.news
-            found = await self._standing.get(session)
+            found = await self._standing.own(session)
             self._check(found)
             if found.status in RUNS and not live.swapping:
                 try:
@@ -138,6 +138,10 @@ class Uses:
                     return InUse(found, agent)
             else:
                 await news.wait()
+
+    async def check_own(self, session: str) -> None:
+        """Raise an error if a session is not on the host of this server."""
+        await self._standing.own(session)
 
     def counted(self, session: str) -> AbstractContextManager[None]:
         """Return a context in which a session does not count as idle."""
@@ -159,7 +163,7 @@ class Uses:
             if live.waking is not None:  # what comes of it holds for all who want it
                 await asyncio.shield(live.waking)
             news = live.news
-            found = await self._standing.get(session)
+            found = await self._standing.own(session)
             self._check(found)
             if live.swapping or found.status is Status.PROVISIONING:
                 await news.wait()

@@ -67,6 +67,7 @@ class Watch:
         tasks: Tasks,
         keeping: Keeping,
         idle_timeout: int,
+        me: str | None,
     ) -> None:
         self._database = database
         self._host = host
@@ -80,6 +81,7 @@ class Watch:
         self._tasks = tasks
         self._keeping = keeping
         self._idle_timeout = idle_timeout
+        self._me = me
         self._held: dict[str, str] = {}
         self._told_held: set[str] = set()
         self._recalled = False
@@ -106,7 +108,7 @@ class Watch:
     async def look(self) -> None:
         """Take a sample of each session that runs, and pause those that are idle."""
         async with self._database.read() as conn:
-            running = await sessions_table.with_status(conn, RUNS)
+            running = await sessions_table.with_status(conn, RUNS, self._me)
             stored = await snapshots_table.stored_bytes(conn) if running else {}
         await self._recall()
         sampled = await asyncio.gather(

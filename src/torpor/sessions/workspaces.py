@@ -7,7 +7,7 @@ the host's.
 import logging
 import uuid
 
-from torpor.sessions.errors import failed
+from torpor.sessions.errors import elsewhere, failed
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost
 from torpor.sessions.model import SYSTEM, Actor, Key, now
@@ -25,6 +25,7 @@ from torpor.sessions.workspace_model import (
     size_of,
     too_many,
 )
+from torpor.store import hosts as hosts_table
 from torpor.store import operations as operations_table
 from torpor.store import workspaces as table
 from torpor.store.database import Database, Transaction
@@ -54,6 +55,7 @@ class Workspaces:
         operations: Operations,
         tasks: Tasks,
         limits: WorkspaceLimits,
+        me: str | None,
     ) -> None:
         self._database = database
         self._host = host
@@ -61,6 +63,8 @@ class Workspaces:
         self._operations = operations
         self._tasks = tasks
         self._limits = limits
+        self.me = me
+        """The id of the host that this server holds; None if nobody holds any."""
 
     # Finding
 
@@ -103,7 +107,7 @@ class Workspaces:
         return await self._operations.once("creating a workspace", by, key, create, again)
 
     async def _create(self, new: NewWorkspace, by: Actor, key: Key | None) -> Workspace:
-        made = _new(new.name, size_of(new.size_gib), by)
+        made = self._new(new.name, size_of(new.size_gib), by)
         record = self._operations.new("workspace", by, None, key, workspace=made.id)
         async with self._database.write() as conn:
             await self._insert(conn, made, by)
@@ -138,7 +142,7 @@ class Workspaces:
     async def insert_for(self, conn: Transaction, session: Session, by: Actor) -> Workspace:
         """Note that a workspace is to be made for a session. Raises :exc:`ConflictError` if there
         may be no more."""
-        made = _new(session.name, size_of(self._limits.default), by, session.id)
+        made = self._new(session.name, size_of(self._limits.default), by, session.id)
         await self._insert(conn, made, by)
         return made
 
@@ -162,7 +166,7 @@ class Workspaces:
 
     async def _delete(self, wanted: str, by: Actor) -> None:
         async with self._database.write() as conn:
-            found = await find(conn, wanted)
+            found = await self.own(conn, wanted)
             if found.state not in FREE:
                 raise in_use(found)
             await table.update(conn, found.id, state="DELETING", updated_at=now(), updated_by=by.id)
@@ -190,7 +194,7 @@ class Workspaces:
     async def remove_left(self) -> None:
         """Remove what is being deleted, as far as that can be done now."""
         async with self._database.read() as conn:
-            left = await table.in_state(conn, ["DELETING"])
+            left = await table.in_state(conn, ["DELETING"], self.me)
         for found in left:
             try:
                 await self._remove(found, SYSTEM)
@@ -204,7 +208,7 @@ class Workspaces:
         begun to make, and note what is gone. Return how many were removed. (Those that are to be
         made for sessions are made when these are started.)"""
         async with self._database.read() as conn:
-            found = await table.in_state(conn, ["PENDING", "AVAILABLE"])
+            found = await table.in_state(conn, ["PENDING", "AVAILABLE"], self.me)
         if not found:
             return 0
         there = self._host.disks()
@@ -218,12 +222,21 @@ class Workspaces:
         await self.remove_left()
         return len(undone)
 
+    async def own(self, conn: Transaction, wanted: str) -> Workspace:
+        """Return a workspace that is to be changed or used, and so has to be on the host of this
+        server. Raises :exc:`NotFoundError`, and :exc:`ConflictError`."""
+        found = await find(conn, wanted)
+        if self.me is not None and found.host not in (None, self.me):
+            host = await hosts_table.get(conn, found.host or "")
+            raise elsewhere(f"Workspace {called(found)}", found.host, host)
+        return found
 
-def _new(name: str | None, size: int, by: Actor, session: str | None = None) -> Workspace:
-    moment = now()
-    return Workspace(
-        str(uuid.uuid4()), name, moment, moment, by.id, by.id, "PENDING", size, session=session
-    )
+    def _new(self, name: str | None, size: int, by: Actor, session: str | None = None) -> Workspace:
+        moment = now()
+        return Workspace(
+            str(uuid.uuid4()), name, moment, moment, by.id, by.id, "PENDING", size,
+            session=session, host=self.me,
+        )  # fmt: skip
 
 
 async def find(conn: Transaction, wanted: str) -> Workspace:

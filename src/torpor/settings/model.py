@@ -81,7 +81,16 @@ class Settings(BaseSettings):
     database: str | None = Field(
         None,
         description="Where the database is. Without it: `database/torpor.db` below Torpor's home.",
-        json_schema_extra={"allowed": "a URL, as sqlite:////path/of/the/file"},
+        json_schema_extra={
+            "allowed": "a URL, as sqlite:////path/of/the/file or postgresql://user@host/database"
+        },
+    )
+    lease_seconds: Whole = Field(
+        15,
+        ge=6,
+        le=300,
+        description="For how long at a time the server holds its host, in seconds. A server that "
+        "does not reach its database for that long ends, and another one may take the host.",
     )
     authentication: Literal["tokens", "none"] = Field(
         "tokens",
@@ -300,6 +309,16 @@ class Settings(BaseSettings):
             return parsed_address(self.preview_listen)
         port = self.address[1]
         return "127.0.0.1", port + 1 if 0 < port < (1 << 16) - 1 else 0
+
+    def told(self) -> dict[str, Any]:
+        """Return what is not a default, without the password of the database, to be shown and kept
+        elsewhere."""
+        named = self.model_dump(exclude_defaults=True)
+        if self.database is not None and not self.database.startswith("sqlite"):
+            before, at, rest = self.database.rpartition("@")
+            scheme, slashes, user = before.partition("://")
+            named["database"] = f"{scheme}{slashes}{user.partition(':')[0]}{at}{rest}"
+        return named
 
     def database_url(self, places: Places) -> str:
         """Return the URL of the database of an installation."""

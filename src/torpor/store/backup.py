@@ -9,7 +9,7 @@ from pathlib import Path
 from torpor.store.errors import DamagedError
 from torpor.store.trouble import told, told_of_system
 
-_NONE_MADE = "No backup was made, and one of that name that was there before is as it was."
+NONE_MADE = "No backup was made, and one of that name that was there before is as it was."
 
 
 def copy(source: Path, target: Path) -> None:
@@ -19,7 +19,7 @@ def copy(source: Path, target: Path) -> None:
     :exc:`DiskFullError`, :exc:`DiskError` and :exc:`DamagedError`; ``target`` is then as it was.
     """
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    with told_of_system(target, _NONE_MADE):
+    with told_of_system(target, NONE_MADE):
         file = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             _fill(partial, source, target)
@@ -33,9 +33,9 @@ def copy(source: Path, target: Path) -> None:
 
 def _fill(partial: Path, source: Path, target: Path) -> None:
     with closing(sqlite3.connect(source)) as origin, closing(sqlite3.connect(partial)) as new:
-        with told(source, _NONE_MADE):
+        with told(source, NONE_MADE):
             origin.execute("PRAGMA schema_version").fetchone()
-        with told(target, _NONE_MADE):
+        with told(target, NONE_MADE):
             origin.backup(new)
             # One file, with no log beside it, is easier to carry away.
             new.execute("PRAGMA journal_mode=DELETE")
@@ -43,7 +43,7 @@ def _fill(partial: Path, source: Path, target: Path) -> None:
         if found != "ok":
             raise DamagedError(
                 f"A copy of the database {source} is not sound: {found}.",
-                state=_NONE_MADE,
+                state=NONE_MADE,
                 todo="Restore the database from an earlier backup.",
             )
 

@@ -1,12 +1,14 @@
 """The tables of builds of templates, and of what was told while they were made."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import ColumnElement, func, literal, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.store import rows
+from torpor.store.columns import Words
 from torpor.store.paging import Page, newest_first
 from torpor.store.records import Build, Line, Status
 from torpor.store.tables import sessions, template_lines, templates
@@ -44,32 +46,60 @@ async def page(
     return await newest_first(conn, Build, chosen, table, limit, after)
 
 
-async def unfinished(conn: AsyncConnection, template: str | None = None) -> list[Build]:
-    """Return the builds, of all templates or of one, that have not ended, the oldest first."""
+async def unfinished(
+    conn: AsyncConnection, template: str | None = None, host: str | None = None
+) -> list[Build]:
+    """Return the builds, of all templates or of one, that have not ended, the oldest first; those
+    that one ``host`` makes if it is given."""
     chosen = select(table).where(table.c.status.in_(UNFINISHED))
+    if host is not None:
+        chosen = chosen.where(table.c.host == host)
     if template is not None:
         chosen = chosen.where(table.c.template == template)
     return await rows.listed(conn, Build, chosen.order_by(table.c.created_at, table.c.id))
 
 
-async def unneeded(conn: AsyncConnection) -> list[Build]:
-    """Return the builds that have ended and whose image the host may have and nothing needs, the
-    oldest first: neither a template that starts sessions from it, nor a session that is about to
-    start."""
-    current = (
-        select(templates.c.id)
-        .where(templates.c.current_build == table.c.id, templates.c.deleted_at.is_(None))
-        .exists()
-    )
-    starting = (
-        select(sessions.c.id)
-        .where(sessions.c.image == table.c.image, sessions.c.status == Status.PROVISIONING)
-        .exists()
-    )
+async def unneeded(conn: AsyncConnection, host: str | None = None) -> list[Build]:
+    """Return the builds that have ended and whose image the host that made it may have and nothing
+    needs, the oldest first: neither a template that starts sessions from it, nor a session that is
+    about to start; those of one ``host`` if it is given."""
+    needed = or_(_current, _starting(table.c.image))
     chosen = select(table).where(
-        table.c.image.is_not(None), table.c.status.not_in(UNFINISHED), ~or_(current, starting)
+        table.c.image.is_not(None), table.c.status.not_in(UNFINISHED), ~needed
     )
+    if host is not None:
+        chosen = chosen.where(table.c.host == host)
     return await rows.listed(conn, Build, chosen.order_by(table.c.created_at, table.c.id))
+
+
+async def unneeded_elsewhere(
+    conn: AsyncConnection, images: Mapping[str, str], host: str
+) -> list[str]:
+    """Return those of the ``images`` of a host, each with the id of its build, that were made there
+    after the build of another host, and that nothing needs."""
+    unneeded = []
+    for image, build in images.items():
+        chosen = select(table.c.id).where(
+            table.c.id == build,
+            table.c.host != host,
+            table.c.status.not_in(UNFINISHED),
+            ~or_(_current, _starting(literal(image, Words))),
+        )
+        if (await conn.execute(chosen)).first() is not None:
+            unneeded.append(image)
+    return unneeded
+
+
+def _starting(image: ColumnElement[Any]) -> ColumnElement[bool]:
+    about_to = sessions.c.image == image, sessions.c.status == Status.PROVISIONING
+    return select(sessions.c.id).where(*about_to).exists()
+
+
+_current = (
+    select(templates.c.id)
+    .where(templates.c.current_build == table.c.id, templates.c.deleted_at.is_(None))
+    .exists()
+)
 
 
 async def add_line(conn: AsyncConnection, build: str, at: datetime, text: str) -> Line:

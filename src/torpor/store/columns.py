@@ -1,11 +1,22 @@
-"""How values of records lie in columns: times, documents, and the status of a session."""
+"""How values of records lie in columns: texts, ids, times, documents, and the status of a session.
+
+What every table has to keep to, so that it is the same in SQLite and in PostgreSQL:
+
+- A column of text is :class:`Words`, one whose order or beginning is asked for (ids, cursors) is
+  :class:`Id`; times are :class:`Moment`, JSON is :class:`Document`, whole numbers are BigInteger.
+  In a migration these are ``sa.Text``, :data:`ID_TEXT`, ``sa.BigInteger`` and ``sa.Text``.
+- An index of some rows alone has ``sqlite_where`` in ``tables.py`` (the other word would import
+  PostgreSQL's dialect into every server), and that and ``postgresql_where`` in its migration.
+- An insert or update that may be refused with IntegrityError, with more to come in its transaction,
+  is done in :func:`torpor.store.rows.taken_back_alone`.
+"""
 
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import BigInteger, Dialect, Text
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from torpor.store.records import Status
 
@@ -24,6 +35,41 @@ def microseconds(at: datetime) -> int:
 def moment(count: int) -> datetime:
     """Return the time, in UTC, that lies so many microseconds after 1970."""
     return _EPOCH + count * _MICROSECOND
+
+
+def kept(text: str) -> str:
+    """Return a text as it is kept: with U+FFFD for what no database's text can hold, NUL and halves
+    of surrogate pairs."""
+    if text.isascii() and "\0" not in text:
+        return text
+    whole = text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass")
+    return whole.decode("utf-16", "replace")
+
+
+class Words(TypeDecorator[str]):
+    """A text, as :func:`kept` has it: a guest's words must not keep it from being noted what became
+    of it."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else kept(value)
+
+
+ID_TEXT = Text().with_variant(Text(collation="C"), "postgresql")
+"""How an :class:`Id` lies in a table: it sorts by its bytes, as in SQLite, whatever the language of
+a PostgreSQL database is."""
+
+
+class Id(Words):
+    """An id, or another text that sorts by its bytes."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return Text(collation="C") if dialect.name == "postgresql" else self.impl_instance
 
 
 class Moment(TypeDecorator[datetime]):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -26,8 +26,9 @@ class ConfigQuery:
 async def insert(conn: AsyncConnection, config: Config) -> None:
     """Add a configuration. Raises :exc:`ConfigNameTakenError`; the transaction can go on."""
     try:
-        await rows.add(conn, table, config)
-    except IntegrityError:  # the transaction around it goes on, as in sessions.insert
+        async with rows.taken_back_alone(conn):
+            await rows.add(conn, table, config)
+    except IntegrityError:
         holder = await find(conn, config.name)
         if holder is not None:
             raise ConfigNameTakenError(config.name, holder.id) from None
@@ -41,8 +42,8 @@ async def get(conn: AsyncConnection, config: str) -> Config | None:
 
 async def find(conn: AsyncConnection, name: str) -> Config | None:
     """Return the configuration that holds this name, whatever its case, or None."""
-    named = func.lower(table.c.name) == func.lower(name)
-    return await rows.first(conn, Config, select(table).where(named, *_listed()))
+    chosen = select(table).where(rows.is_named(table, name), *_listed())
+    return await rows.first(conn, Config, chosen)
 
 
 async def same(conn: AsyncConnection, content_hash: str, schema_version: str) -> Config | None:
@@ -61,7 +62,7 @@ async def page(conn: AsyncConnection, query: ConfigQuery) -> Page[Config]:
     :exc:`CursorError`."""
     chosen = select(table).where(*_listed())
     if query.search:
-        chosen = chosen.where(table.c.name.icontains(query.search, autoescape=True))
+        chosen = chosen.where(rows.has_in_name(table, query.search))
     return await newest_first(conn, Config, chosen, table, query.limit, query.after)
 
 

@@ -3,6 +3,10 @@
 Each error says what happened, what state things are in now, and what to do, in this order.
 """
 
+from datetime import datetime
+
+UNCHANGED = "Nothing was changed: the database is as it was before."
+
 
 class StoreError(Exception):
     """The root of this package's errors."""
@@ -36,6 +40,35 @@ class DiskError(StoreError):
 
 class BusyError(StoreError):
     """Another program was writing to the database for too long."""
+
+
+class UnreachableError(StoreError):
+    """The server of the database cannot be reached, or refuses to let us in."""
+
+
+class FencedError(StoreError):
+    """Another server has taken the host of this one, whose changes are not taken any more."""
+
+
+class HostHeldError(StoreError):
+    """A server holds the host: its name, where it is reached, and until when at least."""
+
+    def __init__(self, name: str, url: str | None, until: datetime | None) -> None:
+        where = f", reached at {url}," if url else ""
+        at_least = f" until {until:%Y-%m-%d %H:%M:%S} UTC at least" if until else ""
+        super().__init__(
+            f"The host {name} is held by another server{where}{at_least}.",
+            state="Nothing was changed.",
+            todo="Stop that one, or wait until its time is over.",
+        )
+
+
+class MissingError(StoreError):
+    """There is no such database."""
+
+
+class NotEmptyError(StoreError):
+    """A database that was to be filled has something in it."""
 
 
 class NameTakenError(StoreError):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.store.errors import DamagedError, NewerSchemaError
 
@@ -11,13 +12,13 @@ HEAD = "0009"
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
-def migrate(conn: Connection, file: Path) -> str | None:
+def migrate(conn: Connection, words: str) -> str | None:
     """Run the migrations that are missing, in the transaction of ``conn``: all or none.
 
-    ``file`` is for words. Returns what was done, in words, None if nothing was missing. Raises
-    :exc:`NewerSchemaError`, and :exc:`DamagedError` if the tables are not Torpor's.
+    ``words`` call the database. Returns what was done, in words, None if nothing was missing.
+    Raises :exc:`NewerSchemaError`, and :exc:`DamagedError` if the tables are not Torpor's.
     """
-    version = _version(conn, file)
+    version = _version(conn, words)
     if version == HEAD:
         return None
     from alembic import command
@@ -29,19 +30,31 @@ def migrate(conn: Connection, file: Path) -> str | None:
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if version is not None and version not in known:
-        raise NewerSchemaError(
-            f"The database {file} was written by a newer Torpor: it is at version {version}, and "
-            f"this one knows versions up to {HEAD}.",
-            state="It was left as it is.",
-            todo="Use the newer Torpor, or restore a backup that was made before.",
-        )
+        raise _newer(words, version)
     command.upgrade(config, HEAD)
     if version is None:
-        return f"the database {file} was made, at version {HEAD}"
-    return f"the database {file} was brought from version {version} to {HEAD}"
+        return f"the database {words} was made, at version {HEAD}"
+    return f"the database {words} was brought from version {version} to {HEAD}"
 
 
-def _version(conn: Connection, file: Path) -> str | None:
+async def check_not_newer(conn: AsyncConnection, words: str) -> None:
+    """Raise :exc:`NewerSchemaError` if a newer Torpor has changed the tables since they were
+    opened."""
+    version = (await conn.execute(text("SELECT version_num FROM alembic_version"))).scalar_one()
+    if version != HEAD:
+        raise _newer(words, version)
+
+
+def _newer(words: str, version: str) -> NewerSchemaError:
+    return NewerSchemaError(
+        f"The database {words} was written by a newer Torpor: it is at version {version}, and "
+        f"this one knows versions up to {HEAD}.",
+        state="It was left as it is.",
+        todo="Use the newer Torpor, or restore a backup that was made before.",
+    )
+
+
+def _version(conn: Connection, words: str) -> str | None:
     tables = inspect(conn).get_table_names()
     if not tables:
         return None
@@ -50,8 +63,8 @@ def _version(conn: Connection, file: Path) -> str | None:
         versions = list(conn.scalars(text("SELECT version_num FROM alembic_version")))
     if len(versions) != 1:
         raise DamagedError(
-            f"The database {file} has tables, and they are not Torpor's.",
+            f"The database {words} has tables, and they are not Torpor's.",
             state="It was left as it is.",
-            todo="Give the server a file of its own.",
+            todo="Give the server a database of its own.",
         )
     return versions[0]

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -15,13 +15,16 @@ from torpor.store.tables import operations as table
 
 async def insert(conn: AsyncConnection, operation: Operation) -> None:
     """Note an operation. Raises :exc:`KeyUsedError` if its actor has used its key before."""
-    try:
+    if operation.key is None:
         await rows.add(conn, table, operation)
-    except IntegrityError:  # the transaction around it goes on, as in sessions.insert
-        if operation.key is not None:
-            first = await by_key(conn, operation.actor, operation.key)
-            if first is not None:
-                raise KeyUsedError(operation.key, first.id) from None
+        return
+    try:
+        async with rows.taken_back_alone(conn):
+            await rows.add(conn, table, operation)
+    except IntegrityError:
+        first = await by_key(conn, operation.actor, operation.key)
+        if first is not None:
+            raise KeyUsedError(operation.key, first.id) from None
         raise
 
 
@@ -68,16 +71,13 @@ async def free_key(conn: AsyncConnection, operation: str) -> None:
     await rows.changed(conn, Operation, table, operation, {"key": None})
 
 
-async def unfinished(conn: AsyncConnection) -> list[Operation]:
-    """Return the operations of which no end is noted, the oldest first."""
+async def unfinished(conn: AsyncConnection, host: str | None = None) -> list[Operation]:
+    """Return the operations of which no end is noted, the oldest first; those on one ``host`` if it
+    is given."""
     chosen = select(table).where(table.c.ended_at.is_(None))
+    if host is not None:
+        chosen = chosen.where(table.c.host == host)
     return await rows.listed(conn, Operation, chosen.order_by(table.c.id))
-
-
-async def last_id(conn: AsyncConnection) -> str | None:
-    """Return the id of the newest operation, or None."""
-    found: str | None = await conn.scalar(select(func.max(table.c.id)))
-    return found
 
 
 async def prune(conn: AsyncConnection, before: datetime) -> int:

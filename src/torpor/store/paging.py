@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Select, Table, literal, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from torpor.store.columns import Moment, microseconds, moment
+from torpor.store.columns import Id, Moment, microseconds, moment
 from torpor.store.errors import CursorError
 from torpor.store.records import Build, Config, Session, Snapshot, Template, Workspace
 from torpor.store.rows import listed
@@ -49,7 +49,7 @@ async def newest_first(
         if not match:
             raise CursorError(after)
         chosen = chosen.where(
-            place < tuple_(literal(moment(int(match[1])), Moment), literal(match[2]))
+            place < tuple_(literal(moment(int(match[1])), Moment), literal(match[2], Id))
         )
     # One more than asked for tells whether there is a next page.
     ordered = chosen.order_by(table.c.created_at.desc(), table.c.id.desc()).limit(limit + 1)

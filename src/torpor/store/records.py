@@ -70,6 +70,8 @@ class Session:
     """The configuration that it was made of."""
     template: str | None = None
     """The template that its image was built for."""
+    host: str | None = None
+    """The host that has its machine and its snapshots."""
     workspace: str | None = None
     """The workspace that it holds."""
 
@@ -154,6 +156,8 @@ class Workspace:
     session: str | None = None
     saved_at: datetime | None = None
     error: str | None = None
+    host: str | None = None
+    """The host that has the disk."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,25 @@ class Operation:
     result: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
     ended_at: datetime | None = None
+    host: str | None = None
+
+
+@dataclass(frozen=True)
+class HostRow:
+    """A host, and the server that holds it: ``holder``, until ``lease_until``, reached at ``url``.
+
+    ``epoch`` counts how often it was taken. ``version`` is the Torpor that took it last, and
+    ``seen_at`` when that was last heard of.
+    """
+
+    id: str
+    name: str
+    url: str | None
+    epoch: int
+    holder: str | None
+    lease_until: datetime | None
+    version: str
+    seen_at: datetime
 
 
 Role = Literal["viewer", "approver", "operator", "admin"]
@@ -340,6 +363,8 @@ class Build:
     manifest: str | None = None
     image: str | None = None
     error: str | None = None
+    host: str | None = None
+    """The host whose server makes it."""
 
 
 @dataclass(frozen=True)

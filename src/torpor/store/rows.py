@@ -1,15 +1,18 @@
 """Records to rows and back: a record's fields are its table's columns, in the same order."""
 
-from collections.abc import Callable, Mapping
+import string
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select, Table, bindparam, select
+from sqlalchemy import ColumnElement, Select, Table, bindparam, func, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
+from torpor.store.columns import Words, kept
 from torpor.store.records import (
     Build,
     Config,
@@ -38,6 +41,8 @@ C = TypeVar(
     Workspace,
 )
 
+_FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
 
 _NAMES: dict[type, tuple[str, ...]] = {}
 
@@ -60,9 +65,40 @@ async def add(conn: AsyncConnection, table: Table, record: Any) -> None:
     await conn.execute(table.insert(), values(record))
 
 
+def is_named(table: Table, name: str) -> ColumnElement[bool]:
+    """Return whether a row of a table has a name, whatever its case."""
+    return func.lower(table.c.name) == literal(_folded(name), Words)
+
+
+def has_in_name(table: Table, part: str) -> ColumnElement[bool]:
+    """Return whether a row of a table has a part in its name, whatever its case."""
+    return func.lower(table.c.name).contains(kept(_folded(part)), autoescape=True)
+
+
+def _folded(text: str) -> str:
+    """Return a text as names are compared: without the case of ASCII's letters, and of no others,
+    which each database would fold in its own way."""
+    return text.translate(_FOLDED)
+
+
 def now() -> datetime:
     """Return the time in UTC."""
     return datetime.now(UTC)
+
+
+@asynccontextmanager
+async def taken_back_alone(conn: AsyncConnection) -> AsyncIterator[None]:
+    """Have a statement that is refused (IntegrityError) be taken back alone: the transaction around
+    it can go on.
+
+    SQLite does that by itself (sqlite.org/lang_conflict.html); for PostgreSQL the whole transaction
+    would be over.
+    """
+    if conn.dialect.name == "sqlite":
+        yield
+    else:
+        async with conn.begin_nested():
+            yield
 
 
 async def listed(conn: AsyncConnection, record: Callable[..., T], chosen: Select[Any]) -> list[T]:

@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.store import rows
+from torpor.store.columns import kept
 from torpor.store.errors import NameTakenError
 from torpor.store.paging import Page, newest_first
 from torpor.store.records import Session, Status
@@ -25,7 +26,7 @@ class SessionQuery:
 
     ``after`` is the ``next_cursor`` of the page before. ``name`` is that of the one session that
     holds it, ``search`` a part of names; neither looks at case. Each label must be there with that
-    value. ``config`` is what they were made of.
+    value. ``config`` is what they were made of, ``host`` the one that they are on.
     """
 
     limit: int = 50
@@ -35,13 +36,15 @@ class SessionQuery:
     search: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     config: str | None = None
+    host: str | None = None
 
 
 async def insert(conn: AsyncConnection, session: Session) -> None:
     """Add a session. Raises :exc:`NameTakenError`; the transaction around it can go on."""
     try:
-        await rows.add(conn, table, session)
-    except IntegrityError:  # SQLite takes back this statement alone (sqlite.org/lang_conflict.html)
+        async with rows.taken_back_alone(conn):
+            await rows.add(conn, table, session)
+    except IntegrityError:
         await _refuse_taken_name(conn, session)
         raise
     await _add_labels(conn, session)
@@ -70,7 +73,7 @@ async def find(conn: AsyncConnection, name: str) -> Session | None:
 async def beginning_with(conn: AsyncConnection, prefix: str, limit: int = 2) -> list[Session]:
     """Return the sessions, at most ``limit``, whose ids begin so; those destroyed are left out."""
     chosen = select(table).where(
-        table.c.id.startswith(prefix, autoescape=True), table.c.status != Status.DESTROYED
+        table.c.id.startswith(kept(prefix), autoescape=True), table.c.status != Status.DESTROYED
     )
     return await rows.listed(conn, Session, chosen.order_by(table.c.id).limit(limit))
 
@@ -81,12 +84,10 @@ async def update(conn: AsyncConnection, session: str, **changes: Any) -> Session
     Raises :exc:`KeyError` if there is none, and :exc:`NameTakenError`.
     """
     changes = {"updated_at": rows.now(), **changes}
-    try:
+    if changes.keys() & {"name", "status"}:
+        new = await _renamed(conn, session, changes)
+    else:
         new = await rows.changed(conn, Session, table, session, changes)
-    except IntegrityError:
-        old = await get(conn, session)
-        await _refuse_taken_name(conn, old, changes.get("name"))
-        raise
     if "labels" in changes:
         labelled = session_labels.c.session == session
         await conn.execute(session_labels.delete().where(labelled))
@@ -108,10 +109,12 @@ async def page(conn: AsyncConnection, query: SessionQuery) -> Page[Session]:
     chosen = select(table)
     if query.statuses is not None:
         chosen = chosen.where(table.c.status.in_(query.statuses))
+    if query.host is not None:
+        chosen = chosen.where(table.c.host == query.host)
     if query.name is not None:
         chosen = chosen.where(*_holds(query.name))
     if query.search:
-        chosen = chosen.where(table.c.name.icontains(query.search, autoescape=True))
+        chosen = chosen.where(rows.has_in_name(table, query.search))
     if query.config is not None:
         chosen = chosen.where(table.c.config == query.config)
     for key, value in query.labels.items():
@@ -160,9 +163,14 @@ async def made_of(conn: AsyncConnection, config: str, limit: int) -> list[Sessio
     return await rows.listed(conn, Session, ordered.limit(limit))
 
 
-async def with_status(conn: AsyncConnection, statuses: Collection[Status]) -> list[Session]:
-    """Return the sessions in one of these states, the oldest first."""
+async def with_status(
+    conn: AsyncConnection, statuses: Collection[Status], host: str | None = None
+) -> list[Session]:
+    """Return the sessions in one of these states, the oldest first; those of one ``host`` if it is
+    given."""
     chosen = select(table).where(table.c.status.in_(statuses))
+    if host is not None:
+        chosen = chosen.where(table.c.host == host)
     return await rows.listed(conn, Session, chosen.order_by(table.c.created_at, table.c.id))
 
 
@@ -173,14 +181,30 @@ async def counts(conn: AsyncConnection) -> dict[Status, int]:
     return {status: counted.get(status, 0) for status in Status}
 
 
-async def count(conn: AsyncConnection, statuses: Collection[Status]) -> int:
-    """Return how many sessions there are in one of these states; history is not looked through."""
+async def count(
+    conn: AsyncConnection, statuses: Collection[Status], host: str | None = None
+) -> int:
+    """Return how many sessions there are in one of these states, on one ``host`` if it is given;
+    history is not looked through."""
     chosen = select(func.count()).select_from(table).where(table.c.status.in_(statuses))
+    if host is not None:
+        chosen = chosen.where(table.c.host == host)
     return int(await conn.scalar(chosen) or 0)
 
 
+async def _renamed(conn: AsyncConnection, session: str, changes: Mapping[str, Any]) -> Session:
+    """Change fields with which a session may take a name."""
+    try:
+        async with rows.taken_back_alone(conn):
+            return await rows.changed(conn, Session, table, session, changes)
+    except IntegrityError:
+        old = await get(conn, session)
+        await _refuse_taken_name(conn, old, changes.get("name"))
+        raise
+
+
 def _holds(name: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return func.lower(table.c.name) == func.lower(name), table.c.status.not_in(NAMELESS)
+    return rows.is_named(table, name), table.c.status.not_in(NAMELESS)
 
 
 async def _refuse_taken_name(

@@ -4,7 +4,7 @@ needed."""
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.store import rows
@@ -79,25 +79,29 @@ async def of_all(conn: AsyncConnection) -> list[Snapshot]:
     return await rows.listed(conn, Snapshot, select(table).order_by(table.c.created_at, table.c.id))
 
 
-async def needed(conn: AsyncConnection) -> list[Snapshot]:
-    """Return the snapshots that anything needs, the oldest first."""
-    chosen = select(table).select_from(_owned).where(_needed)
+async def needed(conn: AsyncConnection, host: str | None = None) -> list[Snapshot]:
+    """Return the snapshots that anything needs, the oldest first; those on one ``host`` if it is
+    given."""
+    chosen = select(table).select_from(_owned).where(_needed, *_on(host))
     return await rows.listed(conn, Snapshot, chosen.order_by(table.c.created_at, table.c.id))
 
 
-async def unneeded(conn: AsyncConnection, among: Collection[str] | None = None) -> list[str]:
+async def unneeded(
+    conn: AsyncConnection, among: Collection[str] | None = None, host: str | None = None
+) -> list[str]:
     """Return the ids of the snapshots that nothing needs, of all or of those ``among``, the oldest
-    first."""
-    chosen = select(table.c.id).select_from(_owned).where(~_needed)
+    first; those on one ``host`` if it is given."""
+    chosen = select(table.c.id).select_from(_owned).where(~_needed, *_on(host))
     if among is not None:
         chosen = chosen.where(table.c.id.in_(among))
     return list(await conn.scalars(chosen.order_by(table.c.created_at, table.c.id)))
 
 
-async def ready(conn: AsyncConnection) -> dict[str, bool]:
+async def ready(conn: AsyncConnection, host: str | None = None) -> dict[str, bool]:
     """Return the ids of the snapshots that are ready, the oldest first, and whether each is known
-    to be durable."""
-    chosen = select(table.c.id, table.c.durable).where(table.c.status == "READY")
+    to be durable; those on one ``host`` if it is given."""
+    ready = table.c.status == "READY"
+    chosen = select(table.c.id, table.c.durable).select_from(_owned).where(ready, *_on(host))
     return dict((await conn.execute(chosen.order_by(table.c.created_at, table.c.id))).all())
 
 
@@ -124,3 +128,8 @@ async def page(
         table.c.checkpoint.is_not(None),
     )
     return await newest_first(conn, Snapshot, chosen, table, limit, after)
+
+
+def _on(host: str | None) -> tuple[ColumnElement[bool], ...]:
+    """A snapshot is on the host of its session; one of none may be on any."""
+    return () if host is None else (or_(_owner.c.host == host, _owner.c.host.is_(None)),)

@@ -3,7 +3,7 @@ from."""
 
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -19,7 +19,8 @@ _lives = table.c.deleted_at.is_(None)
 async def insert(conn: AsyncConnection, template: Template) -> None:
     """Add a template. Raises :exc:`NameTakenError`; the transaction around it can go on."""
     try:
-        await rows.add(conn, table, template)
+        async with rows.taken_back_alone(conn):
+            await rows.add(conn, table, template)
     except IntegrityError:
         holder = await find(conn, template.name)
         if holder is not None:
@@ -41,8 +42,8 @@ async def find(conn: AsyncConnection, called: str) -> Template | None:
     by_id = await rows.first(conn, Template, chosen)
     if by_id is not None:
         return by_id
-    named = func.lower(table.c.name) == func.lower(called)
-    return await rows.first(conn, Template, select(table).where(_lives, named))
+    chosen = select(table).where(_lives, rows.is_named(table, called))
+    return await rows.first(conn, Template, chosen)
 
 
 async def update(conn: AsyncConnection, template: str, **changes: Any) -> Template:

@@ -4,11 +4,12 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.store import rows
 from torpor.store.records import Part, Transfer, TransferStatus
+from torpor.store.tables import sessions
 from torpor.store.tables import transfer_parts as parts_table
 from torpor.store.tables import transfers as table
 
@@ -36,9 +37,12 @@ async def update(
     return await rows.changed(conn, Transfer, table, transfer, changes, table.c.status.in_(among))
 
 
-async def unfinished(conn: AsyncConnection, session: str | None = None) -> list[Transfer]:
-    """Return the transfers that have not ended, of one session or of all, the oldest first."""
-    chosen = select(table).where(table.c.status.in_(OPEN))
+async def unfinished(
+    conn: AsyncConnection, session: str | None = None, host: str | None = None
+) -> list[Transfer]:
+    """Return the transfers that have not ended, of one session or of all, the oldest first; those
+    of sessions on one ``host`` if it is given."""
+    chosen = select(table).where(table.c.status.in_(OPEN), *_on(host))
     if session is not None:
         chosen = chosen.where(table.c.session == session)
     return await rows.listed(conn, Transfer, chosen.order_by(table.c.created_at, table.c.id))
@@ -56,9 +60,9 @@ async def count_unfinished(conn: AsyncConnection, session: str) -> int:
     return int(await conn.scalar(chosen) or 0)
 
 
-async def promised(conn: AsyncConnection) -> int:
+async def promised(conn: AsyncConnection, host: str | None = None) -> int:
     """Return how many bytes uploads that have not ended are still going to take: each is kept once
-    by the server and once by its session."""
+    by the server and once by its session. Those of sessions on one ``host`` if it is given."""
     arrived = (
         select(parts_table.c.transfer, func.sum(parts_table.c.size).label("bytes"))
         .group_by(parts_table.c.transfer)
@@ -69,7 +73,7 @@ async def promised(conn: AsyncConnection) -> int:
     chosen = (
         select(func.sum(2 * announced - received))
         .select_from(table.outerjoin(arrived, arrived.c.transfer == table.c.id))
-        .where(table.c.status.in_(OPEN), table.c.direction == "upload")
+        .where(table.c.status.in_(OPEN), table.c.direction == "upload", *_on(host))
     )
     return int(await conn.scalar(chosen) or 0)
 
@@ -80,6 +84,13 @@ async def prune(conn: AsyncConnection, before: datetime) -> int:
     gone = select(table.c.id).where(*old)
     await conn.execute(parts_table.delete().where(parts_table.c.transfer.in_(gone)))
     return (await conn.execute(table.delete().where(*old))).rowcount
+
+
+def _on(host: str | None) -> tuple[ColumnElement[bool], ...]:
+    """A transfer is on the host of its session."""
+    if host is None:
+        return ()
+    return (table.c.session.in_(select(sessions.c.id).where(sessions.c.host == host)),)
 
 
 # Parts

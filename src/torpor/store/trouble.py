@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy.exc import DBAPIError
 
 from torpor.store.errors import (
+    UNCHANGED,
     BusyError,
     DamagedError,
     DiskError,
@@ -17,7 +18,6 @@ from torpor.store.errors import (
     StoreError,
 )
 
-UNCHANGED = "Nothing was changed: the database is as it was before."
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _ALMOST_NOTHING = 64 << 10  # bytes; SQLite's index of its log grows by 32 KiB
 

@@ -23,10 +23,18 @@ class Ulids:
 
     def __init__(self, last: str | None = None, *, clock: Callable[[], int] = time.time_ns) -> None:
         self._last = -1 if last is None else int(ULID.from_str(last))
+        self._seen = ""
         self._clock = clock
+
+    def after(self, last: str | None) -> None:
+        """Have all ids from now on be greater than ``last`` too, which somebody else has made."""
+        if last is not None:
+            self._seen = max(self._seen, last)
 
     def new_id(self) -> str:
         """Return a new ULID. It may be called from any one thread, not from several."""
+        if self._seen:
+            self._last, self._seen = max(self._last, int(ULID.from_str(self._seen))), ""
         milliseconds = self._clock() // 1_000_000
         fresh = milliseconds << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
         same_or_later = self._last >> _RANDOM_BITS >= milliseconds

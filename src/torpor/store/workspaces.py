@@ -25,7 +25,7 @@ class WorkspaceQuery:
 
 async def insert(conn: AsyncConnection, workspace: Workspace) -> None:
     """Add a workspace."""
-    await conn.execute(table.insert().values(rows.values(workspace)))
+    await rows.add(conn, table, workspace)
 
 
 async def get(conn: AsyncConnection, workspace: str) -> Workspace | None:
@@ -36,7 +36,7 @@ async def get(conn: AsyncConnection, workspace: str) -> Workspace | None:
 async def named(conn: AsyncConnection, name: str, limit: int = 2) -> list[Workspace]:
     """Return the workspaces, at most ``limit``, that have this name, whatever its case, the oldest
     first."""
-    chosen = select(table).where(func.lower(table.c.name) == func.lower(name))
+    chosen = select(table).where(rows.is_named(table, name))
     ordered = chosen.order_by(table.c.created_at, table.c.id)
     return await rows.listed(conn, Workspace, ordered.limit(limit))
 
@@ -63,9 +63,14 @@ async def remove(conn: AsyncConnection, workspace: str) -> None:
     await conn.execute(table.delete().where(table.c.id == workspace))
 
 
-async def in_state(conn: AsyncConnection, states: Collection[WorkspaceState]) -> list[Workspace]:
-    """Return the workspaces in one of these states, the oldest first."""
+async def in_state(
+    conn: AsyncConnection, states: Collection[WorkspaceState], host: str | None
+) -> list[Workspace]:
+    """Return the workspaces in one of these states whose disks a host has, all if it is None, the
+    oldest first."""
     chosen = select(table).where(table.c.state.in_(states))
+    if host is not None:
+        chosen = chosen.where(table.c.host == host)
     return await rows.listed(conn, Workspace, chosen.order_by(table.c.created_at, table.c.id))
 
 

@@ -31,13 +31,14 @@ async def opened_store(home: Path, golden: Store | None) -> AsyncIterator[Store]
 
 
 @asynccontextmanager
-async def locked(home: Path) -> AsyncIterator[int]:
+async def locked(home: Path, *, wait: bool = False) -> AsyncIterator[int]:
     """Hold the lock of a home, which is made if there is none; yield the lock's descriptor.
 
-    Raises :exc:`HostError` if another program has the home open.
+    Raises :exc:`HostError` if another program has the home open, unless it is to ``wait`` for that
+    one's end.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = await take_lock(home, wait=False)
+    lock = await take_lock(home, wait=wait)
     try:
         yield lock
     finally:
@@ -66,14 +67,27 @@ def home_id(home: Path) -> str:
 
     Not its path: several containers may have the same, and one sees the processes of the others.
     """
+    status = home.stat()
+    words = f"{host_id(home)} {status.st_dev} {status.st_ino}"
+    return hashlib.sha256(words.encode()).hexdigest()[:12]
+
+
+def host_id(home: Path) -> str:
+    """Return the id of the host that a home is: it keeps it wherever it is moved, as its copies
+    do."""
     file = home / "host.id"
     if not file.exists():
         new = home / f".host.id.{os.getpid()}"
         new.write_text(secrets.token_hex(16))
         new.rename(file)
-    status = home.stat()
-    words = f"{file.read_text()} {status.st_dev} {status.st_ino}"
-    return hashlib.sha256(words.encode()).hexdigest()[:12]
+    return file.read_text()
+
+
+def place_of(home: Path) -> str:
+    """Return a word that this directory has until its computer is started anew, and no other one
+    anywhere: who has its lock knows that whoever had it before, and says this word, is gone."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return hashlib.sha256(f"{home_id(home)} {boot}".encode()).hexdigest()[:16]
 
 
 def used_in(store: Store) -> list[str]:

@@ -14,12 +14,14 @@ from torpor.vm import Command, Exec, GuestError, Machine, Output
 class Group:
     """Figures that one function measures, in a laboratory where no machine runs.
 
-    ``measure`` may leave machines and snapshots behind.
+    ``measure`` may leave machines and snapshots behind. ``check`` raises what ``measure`` would if
+    this host lacks something that it needs: it is asked before anything is measured.
     """
 
     name: str
     figures: tuple[Figure, ...]
     measure: Callable[[Laboratory, int, Notebook], Awaitable[None]]
+    check: Callable[[], None] = lambda: None
 
 
 class Stopwatch:

@@ -106,7 +106,7 @@ async def measure_history(lab: Laboratory, runs: int, book: Notebook) -> None:
             made = await client.create_session(wait=True)
             await client.pause_session(made.id, durable=True)
             await server.stop()
-            await fill(server.home, THERE, LIVE)
+            await fill(server.home, server.database, THERE, LIVE)
             for _ in book.runs(min(runs, MOST_BURSTS)):
                 book.note("api_libraries", await server.start_of(LIBRARIES))
                 book.note("api_start_10000", await server.start())

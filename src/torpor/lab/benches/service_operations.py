@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from torpor.client import AsyncClient, Event, Session
 from torpor.lab.benches.group import Group, Stopwatch, first_exec
 from torpor.lab.figures import Figure, Notebook
 from torpor.lab.laboratory import Laboratory
-from torpor.lab.server import served
+from torpor.lab.server import Server, served
 from torpor.vm import Machine, VmError, Wanted
 
 SETTLED = 0.7
@@ -173,6 +173,11 @@ class Api:
     async def resume(self) -> None:
         await self._client.resume_session(self.session)
 
+    async def page(self) -> None:
+        """List the newest sessions, of which there are more than a page has."""
+        page = await self._client.list_sessions(status="ALL")
+        assert len(page.items) == 50
+
     async def tidy(self, *, end: bool = False) -> None:
         for child in self._children:
             await self._client.destroy_session(child.id)
@@ -182,47 +187,54 @@ class Api:
 
 
 @asynccontextmanager
-async def _api(lab: Laboratory) -> AsyncIterator[Api]:
-    async with (
-        served(lab.maker, lab.host.home.parent) as server,
-        server.client() as client,
-        aclosing(client.events(follow=True)) as events,
-    ):
+async def api_of(server: Server) -> AsyncIterator[Api]:
+    """The operations over HTTP, at a server."""
+    async with server.client() as client, aclosing(client.events(follow=True)) as events:
         yield Api(client, events)
 
 
 async def measure(lab: Laboratory, runs: int, book: Notebook) -> None:
     """Do all operations on both sides, each first every other time."""
-    direct = Direct(lab)
-    async with _api(lab) as api:
-        for side in (api, direct):  # the first use of a base by a program opens it
-            await side.create()
+    async with served(lab.maker, lab.host.home.parent) as server, api_of(server) as api:
+        async for name, took in in_turns({"api": api, "direct": Direct(lab)}, runs, book):
+            book.note(f"api_{name}_adds", took["api"] - took["direct"])
+
+
+async def in_turns(
+    sides: Mapping[str, Side], runs: int, book: Notebook
+) -> AsyncIterator[tuple[str, dict[str, float]]]:
+    """Do all operations on two sides, each first every other time, and note how long they took;
+    yield each, and the seconds that it took each side."""
+    for side in sides.values():  # the first use of a base by a program opens it
+        await side.create()
+        await side.tidy(end=True)
+    for run in book.runs(runs):
+        for name in OPERATIONS:
+            times = EXECS if name in ("exec", "file_write", "file_read") else 1
+            if name == "exec":
+                await asyncio.gather(*(side.exec() for side in sides.values()))
+            for turn in range(times):
+                yield name, await _turn(sides, name, run + turn, book)
+        for side in sides.values():
             await side.tidy(end=True)
-        for run in book.runs(runs):
-            sides: list[tuple[str, Side]] = [("api", api), ("direct", direct)]
-            for name in OPERATIONS:
-                times = EXECS if name in ("exec", "file_write", "file_read") else 1
-                if name == "exec":
-                    await asyncio.gather(*(side.exec() for _, side in sides))
-                for turn in range(times):
-                    await _measured(sides, name, run + turn, book)
-            for _, each in sides:
-                await each.tidy(end=True)
-            await asyncio.sleep(SETTLED)  # what was removed is not freed in the next create's time
+        await asyncio.sleep(SETTLED)  # what was removed is not freed in the next create's time
 
 
-async def _measured(sides: list[tuple[str, Side]], name: str, turn: int, book: Notebook) -> None:
+async def _turn(
+    sides: Mapping[str, Side], name: str, turn: int, book: Notebook
+) -> dict[str, float]:
     took = {}
-    for word, side in sides if turn % 2 else reversed(sides):
-        operation: Awaitable[None] = getattr(side, name)()
+    words = list(sides) if turn % 2 else reversed(list(sides))
+    for word in words:
+        operation: Awaitable[None] = getattr(sides[word], name)()
         clock = Stopwatch()
         await operation
         took[word] = clock.seconds()
         book.note(f"{word}_{name}", took[word])
-        await side.tidy()
+        await sides[word].tidy()
         if name in ("checkpoint", "fork_2", "pause"):
             await asyncio.sleep(SETTLED)
-    book.note(f"api_{name}_adds", took["api"] - took["direct"])
+    return took
 
 
 GROUP = Group("service operations", FIGURES, measure)

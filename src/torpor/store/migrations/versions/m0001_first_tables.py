@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
+from torpor.store.columns import ID_TEXT
+
 revision = "0001"
 down_revision = None
 
@@ -12,7 +14,7 @@ _HOLDS_ITS_NAME = sa.text("(status NOT IN ('DESTROYED', 'FAILED'))")
 def upgrade() -> None:
     op.create_table(
         "sessions",
-        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("id", ID_TEXT, nullable=False),
         sa.Column("name", sa.Text, nullable=False),
         sa.Column("status", sa.Text, nullable=False),
         sa.Column("image", sa.Text, nullable=False),
@@ -20,7 +22,7 @@ def upgrade() -> None:
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.Column("updated_at", sa.BigInteger, nullable=False),
         sa.Column("used_at", sa.BigInteger, nullable=False),
-        sa.Column("created_by", sa.Text, nullable=False),
+        sa.Column("created_by", ID_TEXT, nullable=False),
         sa.Column("generation", sa.BigInteger, nullable=False),
         sa.Column("agent", sa.Text, nullable=False),
         sa.Column("env", sa.Text, nullable=False),
@@ -29,12 +31,12 @@ def upgrade() -> None:
         sa.Column("idle_timeout", sa.BigInteger),
         sa.Column("keep_warm", sa.Boolean, nullable=False),
         sa.Column("pause_reason", sa.Text),
-        sa.Column("parent", sa.Text),
-        sa.Column("fork_id", sa.Text),
-        sa.Column("forked_from", sa.Text),
-        sa.Column("machine", sa.Text),
-        sa.Column("snapshot", sa.Text),
-        sa.Column("boot_id", sa.Text),
+        sa.Column("parent", ID_TEXT),
+        sa.Column("fork_id", ID_TEXT),
+        sa.Column("forked_from", ID_TEXT),
+        sa.Column("machine", ID_TEXT),
+        sa.Column("snapshot", ID_TEXT),
+        sa.Column("boot_id", ID_TEXT),
         sa.Column("failure", sa.Text),
         sa.Column("last_event_at", sa.BigInteger),
         sa.Column("defaults", sa.Text, nullable=False),
@@ -51,11 +53,12 @@ def upgrade() -> None:
         [sa.text("lower(name)")],
         unique=True,
         sqlite_where=_HOLDS_ITS_NAME,
+        postgresql_where=_HOLDS_ITS_NAME,
     )
     op.create_table(
         "session_labels",
-        sa.Column("session", sa.Text, nullable=False),
-        sa.Column("key", sa.Text, nullable=False),
+        sa.Column("session", ID_TEXT, nullable=False),
+        sa.Column("key", ID_TEXT, nullable=False),
         sa.Column("value", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("session", "key", name="pk_session_labels"),
         sa.ForeignKeyConstraint(["session"], ["sessions.id"], name="fk_session_labels_session"),
@@ -66,16 +69,16 @@ def upgrade() -> None:
     )
     op.create_table(
         "snapshots",
-        sa.Column("id", sa.Text, nullable=False),
-        sa.Column("session", sa.Text, nullable=False),
+        sa.Column("id", ID_TEXT, nullable=False),
+        sa.Column("session", ID_TEXT, nullable=False),
         sa.Column("kind", sa.Text, nullable=False),
         sa.Column("generation", sa.BigInteger, nullable=False),
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.Column("status", sa.Text, nullable=False),
-        sa.Column("checkpoint", sa.Text),
+        sa.Column("checkpoint", ID_TEXT),
         sa.Column("label", sa.Text, nullable=False),
-        sa.Column("parent", sa.Text),
-        sa.Column("event", sa.Text),
+        sa.Column("parent", ID_TEXT),
+        sa.Column("event", ID_TEXT),
         sa.Column("error", sa.Text),
         sa.Column("stored_bytes", sa.BigInteger, nullable=False),
         sa.Column("durable", sa.Boolean, nullable=False),
@@ -89,11 +92,11 @@ def upgrade() -> None:
     )
     op.create_table(
         "events",
-        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("id", ID_TEXT, nullable=False),
         sa.Column("type", sa.Text, nullable=False),
         sa.Column("at", sa.BigInteger, nullable=False),
-        sa.Column("session", sa.Text),
-        sa.Column("actor", sa.Text),
+        sa.Column("session", ID_TEXT),
+        sa.Column("actor", ID_TEXT),
         sa.Column("data", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_events"),
         sqlite_with_rowid=False,
@@ -102,13 +105,13 @@ def upgrade() -> None:
     op.create_index("ix_events_session_id", "events", ["session", "id"])
     op.create_table(
         "operations",
-        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("id", ID_TEXT, nullable=False),
         sa.Column("kind", sa.Text, nullable=False),
-        sa.Column("actor", sa.Text, nullable=False),
+        sa.Column("actor", ID_TEXT, nullable=False),
         sa.Column("started_at", sa.BigInteger, nullable=False),
-        sa.Column("session", sa.Text),
+        sa.Column("session", ID_TEXT),
         sa.Column("state", sa.Text, nullable=False),
-        sa.Column("key", sa.Text),
+        sa.Column("key", ID_TEXT),
         sa.Column("digest", sa.Text),
         sa.Column("plan", sa.Text, nullable=False),
         sa.Column("result", sa.Text, nullable=False),
@@ -120,7 +123,7 @@ def upgrade() -> None:
     op.create_index("ix_operations_ended_at", "operations", ["ended_at"])
     op.create_table(
         "tokens",
-        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("id", ID_TEXT, nullable=False),
         sa.Column("name", sa.Text, nullable=False),
         sa.Column("role", sa.Text, nullable=False),
         sa.Column("sha256", sa.Text, nullable=False),
@@ -132,9 +135,9 @@ def upgrade() -> None:
     )
     op.create_table(
         "samples",
-        sa.Column("session", sa.Text, nullable=False),
+        sa.Column("session", ID_TEXT, nullable=False),
         sa.Column("at", sa.BigInteger, nullable=False),
-        sa.Column("machine", sa.Text),
+        sa.Column("machine", ID_TEXT),
         sa.Column("vcpu", sa.Float, nullable=False),
         sa.Column("waited", sa.Float, nullable=False),
         sa.Column("emulator", sa.Float, nullable=False),

@@ -3,20 +3,20 @@
 import sqlalchemy as sa
 from alembic import op
 
+from torpor.store.columns import ID_TEXT
+
 revision = "0003"
 down_revision = "0002"
-
-_LISTED = sa.text("deleted_at IS NULL AND implicit IS 0")
 
 
 def upgrade() -> None:
     op.create_table(
         "configs",
-        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("id", ID_TEXT, nullable=False),
         sa.Column("name", sa.Text, nullable=False),
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.Column("updated_at", sa.BigInteger, nullable=False),
-        sa.Column("created_by", sa.Text, nullable=False),
+        sa.Column("created_by", ID_TEXT, nullable=False),
         sa.Column("content_hash", sa.Text, nullable=False),
         sa.Column("schema_version", sa.Text, nullable=False),
         sa.Column("manifest", sa.Text, nullable=False),
@@ -32,7 +32,8 @@ def upgrade() -> None:
         "configs",
         [sa.text("lower(name)")],
         unique=True,
-        sqlite_where=_LISTED,
+        sqlite_where=sa.text("deleted_at IS NULL AND implicit IS 0"),
+        postgresql_where=sa.text("deleted_at IS NULL AND implicit IS false"),
     )
-    op.add_column("sessions", sa.Column("config", sa.Text))
+    op.add_column("sessions", sa.Column("config", ID_TEXT))
     op.create_index("ix_sessions_config_created_at_id", "sessions", ["config", "created_at", "id"])

@@ -3,22 +3,26 @@
 import sqlalchemy as sa
 from alembic import op
 
+from torpor.store.columns import ID_TEXT
+
 revision = "0004"
 down_revision = "0003"
+
+_LIVES = sa.text("deleted_at IS NULL")
 
 
 def upgrade() -> None:
     op.create_table(
         "templates",
-        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("id", ID_TEXT, nullable=False),
         sa.Column("name", sa.Text, nullable=False),
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.Column("updated_at", sa.BigInteger, nullable=False),
-        sa.Column("created_by", sa.Text, nullable=False),
+        sa.Column("created_by", ID_TEXT, nullable=False),
         sa.Column("status", sa.Text, nullable=False),
         sa.Column("base", sa.Text, nullable=False),
         sa.Column("source", sa.Text, nullable=False),
-        sa.Column("current_build", sa.Text),
+        sa.Column("current_build", ID_TEXT),
         sa.Column("deleted_at", sa.BigInteger),
         sa.PrimaryKeyConstraint("id", name="pk_templates"),
     )
@@ -28,13 +32,14 @@ def upgrade() -> None:
         "templates",
         [sa.text("lower(name)")],
         unique=True,
-        sqlite_where=sa.text("deleted_at IS NULL"),
+        sqlite_where=_LIVES,
+        postgresql_where=_LIVES,
     )
 
     op.create_table(
         "template_builds",
-        sa.Column("id", sa.Text, nullable=False),
-        sa.Column("template", sa.Text, nullable=False),
+        sa.Column("id", ID_TEXT, nullable=False),
+        sa.Column("template", ID_TEXT, nullable=False),
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.Column("updated_at", sa.BigInteger, nullable=False),
         sa.Column("status", sa.Text, nullable=False),
@@ -55,7 +60,7 @@ def upgrade() -> None:
 
     op.create_table(
         "template_lines",
-        sa.Column("build", sa.Text, nullable=False),
+        sa.Column("build", ID_TEXT, nullable=False),
         sa.Column("number", sa.BigInteger, nullable=False),
         sa.Column("at", sa.BigInteger, nullable=False),
         sa.Column("text", sa.Text, nullable=False),
@@ -64,4 +69,4 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
     )
 
-    op.add_column("sessions", sa.Column("template", sa.Text))
+    op.add_column("sessions", sa.Column("template", ID_TEXT))

@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
+from torpor.store.columns import ID_TEXT
+
 revision = "0006"
 down_revision = "0004"
 
@@ -10,12 +12,12 @@ down_revision = "0004"
 def upgrade() -> None:
     op.create_table(
         "transfers",
-        sa.Column("id", sa.Text, nullable=False),
-        sa.Column("session", sa.Text, nullable=False),
+        sa.Column("id", ID_TEXT, nullable=False),
+        sa.Column("session", ID_TEXT, nullable=False),
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.Column("updated_at", sa.BigInteger, nullable=False),
         sa.Column("expires_at", sa.BigInteger, nullable=False),
-        sa.Column("created_by", sa.Text, nullable=False),
+        sa.Column("created_by", ID_TEXT, nullable=False),
         sa.Column("direction", sa.Text, nullable=False),
         sa.Column("path", sa.Text, nullable=False),
         sa.Column("archive", sa.Boolean, nullable=False),
@@ -33,7 +35,7 @@ def upgrade() -> None:
     op.create_index("ix_transfers_session_status", "transfers", ["session", "status"])
     op.create_table(
         "transfer_parts",
-        sa.Column("transfer", sa.Text, nullable=False),
+        sa.Column("transfer", ID_TEXT, nullable=False),
         sa.Column("number", sa.BigInteger, nullable=False, autoincrement=False),
         sa.Column("size", sa.BigInteger, nullable=False),
         sa.Column("sha256", sa.Text, nullable=False),

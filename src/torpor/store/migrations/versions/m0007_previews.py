@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
+from torpor.store.columns import ID_TEXT
+
 revision = "0007"
 down_revision = "0006"
 
@@ -10,12 +12,12 @@ down_revision = "0006"
 def upgrade() -> None:
     op.create_table(
         "preview_links",
-        sa.Column("id", sa.Text, nullable=False),
-        sa.Column("session", sa.Text, nullable=False),
+        sa.Column("id", ID_TEXT, nullable=False),
+        sa.Column("session", ID_TEXT, nullable=False),
         sa.Column("port", sa.BigInteger, nullable=False),
         sa.Column("label", sa.Text, nullable=False),
         sa.Column("created_at", sa.BigInteger, nullable=False),
-        sa.Column("created_by", sa.Text, nullable=False),
+        sa.Column("created_by", ID_TEXT, nullable=False),
         sa.Column("role", sa.Text, nullable=False),
         sa.Column("expires_at", sa.BigInteger, nullable=False),
         sa.Column("revoked_at", sa.BigInteger),
