@@ -5,6 +5,7 @@ import contextlib
 import inspect
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ from torpor.sessions.previews import Previews
 from torpor.sessions.receiving import Receiving
 from torpor.sessions.template_model import NewTemplate, TemplateChanges, image_of
 from torpor.sessions.transfers import Transfers
-from torpor.store import builds, operations, snapshots, transfers
+from torpor.sessions.workspace_model import NewWorkspace
+from torpor.store import builds, operations, snapshots, transfers, workspaces
 from torpor.store.hosts import Claim, take
 from torpor.store.records import Build, Event, Operation, Session, Status, Template, Transfer
 from torpor.store.sessions import SessionQuery
+from torpor.store.workspaces import WorkspaceQuery
 from torpor.vm import Terminal
 
 SOURCE = "registry.test/team/tools:1"
@@ -466,3 +469,34 @@ async def test_what_a_link_has_under_way_at_one_ends_when_it_is_revoked_at_the_o
     finally:
         await here.close()
         await there.close()
+
+
+async def test_a_workspace_is_used_and_looked_after_where_its_disk_is(
+    pair: tuple[Service, Service],
+) -> None:
+    here, there = pair
+    made = (await there.sessions.workspaces.create(NewWorkspace(1, "notes"), ANN)).workspace
+    assert made.host == "there"
+    assert (await here.sessions.workspaces.get("notes")).id == made.id
+    page = await here.sessions.workspaces.page(WorkspaceQuery())
+    assert [each.id for each in page.items] == [made.id]
+    for call in (
+        here.sessions.workspaces.delete("notes", ANN),
+        here.sessions.create(NewSession(name="one", workspace="notes"), ANN),
+    ):
+        with pytest.raises(ConflictError, match="on the host there") as refused:
+            await call
+        assert refused.value.code == "on_another_host"
+        assert refused.value.facts == {"host": "there", "url": "http://there"}
+    # One that is being made, given back or removed there is none of what was cut off here.
+    async with there.database.write() as conn:
+        for name, state in (("b", "PENDING"), ("c", "DELETING"), ("d", "RELEASING")):
+            other = replace(made, id=name, name=None, state=state)
+            await workspaces.insert(conn, other)
+    await here.sessions.close()
+    here.sessions = await Sessions.open(here.database, here.host, **here.options)
+    await here.sessions._watch.tidy()
+    page = await here.sessions.workspaces.page(WorkspaceQuery())
+    assert {each.id: each.state for each in page.items} == {
+        made.id: "AVAILABLE", "b": "PENDING", "c": "DELETING", "d": "RELEASING",
+    }  # fmt: skip
