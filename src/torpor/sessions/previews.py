@@ -15,7 +15,7 @@ from torpor.store import operations as operations_table
 from torpor.store import previews as table
 from torpor.store import sessions
 from torpor.store.database import Database
-from torpor.store.records import Operation, PreviewLink, Role
+from torpor.store.records import Operation, PreviewLink
 
 LONGEST = 30 * 24 * 3600
 """Seconds for which a link is good at most."""
@@ -40,7 +40,6 @@ class Previews:
         session: str,
         port: int,
         by: Actor,
-        role: Role,
         *,
         seconds: int,
         label: str = "",
@@ -60,7 +59,7 @@ class Previews:
             check_there(await self._standing.get(session))
             moment = now()
             link = PreviewLink(
-                f"pv_{secrets.token_hex(8)}", session, port, label, moment, by.id, role,
+                f"pv_{secrets.token_hex(8)}", session, port, label, moment, by.id,
                 moment + timedelta(seconds=seconds),
             )  # fmt: skip
             record = self._operations.new("share", by, session, key, link=link.id)

@@ -235,7 +235,6 @@ preview_links = Table(
     Column("label", Text, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("created_by", Text, nullable=False),
-    Column("role", Text, nullable=False),
     Column("expires_at", Moment, nullable=False, index=True),
     Column("revoked_at", Moment),
 )
