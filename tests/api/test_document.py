@@ -65,6 +65,30 @@ def test_every_operation_documents_its_answers_with_examples(made: dict[str, Any
                 assert content["example"].keys() >= {"id", "message", "request_id"}
 
 
+def test_what_every_route_may_answer_is_documented(api: Api, made: dict[str, Any]) -> None:
+    for route in api.app.routes:
+        wanted = needs_of(route)
+        assert wanted is not None
+        for method in getattr(route, "methods", None) or ():
+            statuses = set(made["paths"][route.path][method.lower()]["responses"])  # type: ignore[attr-defined]
+            # A parameter that no route knows.
+            assert "400" in statuses, route
+            if wanted.permission is not Permission.NONE:
+                assert "503" in statuses, route  # the database is busy
+            source = inspect.getsource(route.endpoint)  # type: ignore[attr-defined]
+            stops = "body_pieces(" in source or "_checked(request" in source
+            assert ("408" in statuses) is stops, route  # a body stops coming
+            if method != "GET":
+                assert "507" in statuses, route  # there is no room to tell of it
+                assert "413" in statuses or wanted.body_limit is None, route
+
+
+def test_answers_have_the_keys_that_are_documented(made: dict[str, Any]) -> None:
+    assert made["components"]["schemas"]["PolicyVerdicts"]["properties"].keys() == {
+        "ok", "agent", "defaultAction", "verdicts",
+    }  # fmt: skip
+
+
 def test_every_parameter_and_every_key_is_described_or_speaks_for_itself(
     made: dict[str, Any],
 ) -> None:
@@ -127,7 +151,8 @@ def test_what_needs_a_token_says_so(api: Api, made: dict[str, Any]) -> None:
         wanted = needs_of(route)
         operation = next(iter(made["paths"][route.path].values()))  # type: ignore[attr-defined]
         assert wanted is not None
-        assert (operation["security"] == []) is (wanted.permission is Permission.NONE)
+        signed = route.path.startswith("/v2/agents/signed/")  # type: ignore[attr-defined]
+        assert (operation["security"] == []) is (signed or wanted.permission is Permission.NONE)
 
 
 def test_the_page_has_every_route_and_loads_nothing_from_elsewhere(made: dict[str, Any]) -> None:

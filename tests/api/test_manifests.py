@@ -113,6 +113,7 @@ def older(spec: str, head: str = "") -> str:
         (older("  sandbox:\n    sise: x\n"), "Key 'spec.sandbox.sise' is not known (line 6)"),
         (older("  mode: served\n"), "'spec.mode'"),
         (older("  sandbox: {idleTimeoutSeconds: -1}\n"), "'spec.sandbox.idleTimeoutSeconds'"),
+        (older("  x-torpor: {idleTimeoutSeconds: false}\n"), "'spec.x-torpor.idleTimeoutSeconds'"),
         (older("  sandbox: {idleTimeoutSeconds: 60}\n  x-torpor: {idleTimeoutSeconds: 0}\n"),
          "two idle timeouts"),
         (older("", "size: x\n"), "Key 'size' is not known (line 3)"),

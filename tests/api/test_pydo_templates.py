@@ -15,7 +15,7 @@ from pydo import Client
 from pydo.aio import Client as AsyncClient
 
 from tests.api.conftest import Api, served
-from tests.api.test_pydo import Transport, aside, shows
+from tests.api.test_pydo import aside, shows
 from tests.waiting import eventually
 from torpor.images import ImageError
 
@@ -52,7 +52,7 @@ async def waiting(api: Api, address: str) -> AsyncIterator[Any]:
     token = api.tokens["operator"]
     async with AsyncClient(
         token, endpoint=address, agents_endpoint=address,
-        authentication_policy=shows(token), retry_total=0, transport=Transport(),
+        authentication_policy=shows(token), retry_total=0,
     ) as opened:  # fmt: skip
         yield opened
 

@@ -15,7 +15,7 @@ from pydo.agents.custom_sessions import WorkspaceTransferError
 from pydo.aio import Client as AsyncClient
 
 from tests.api.conftest import Api
-from tests.api.test_pydo import Transport, address, aside, shows
+from tests.api.test_pydo import address, aside, shows
 from tests.api.test_workspace import archive, names_of
 from tests.api.workspaces import workspace
 from torpor.sessions import transfers
@@ -53,7 +53,6 @@ async def async_client(api: Api, address: str) -> AsyncIterator[Any]:
     token = api.tokens["operator"]
     async with AsyncClient(
         token, endpoint=address, agents_endpoint=address, authentication_policy=shows(token),
-        transport=Transport(),
     ) as opened:  # fmt: skip
         yield opened
 

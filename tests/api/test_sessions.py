@@ -220,7 +220,10 @@ async def test_sizes_are_listed_the_smallest_first(client: httpx.AsyncClient) ->
 async def test_only_what_is_known_can_be_changed(api: Api, client: httpx.AsyncClient) -> None:
     session = await api.ready()
     path = f"/sessions/{session}"
-    for body in ({}, {"image": "x"}, {"resume_on_topoff": True}, {"idle_timeout": 1}):
+    for body in (
+        {}, {"image": "x"}, {"resume_on_topoff": True}, {"resume_on_topoff": 0},
+        {"idle_timeout": 1},
+    ):  # fmt: skip
         assert (await client.patch(path, json=body)).status_code == 400, body
     assert (await client.patch(path, json={"resume_on_topoff": False})).status_code == 200
     for name in ("x" * 65, "a-", "1b4e28ba-2fa1-11d2-883f-0016d3cca427"):

@@ -153,7 +153,6 @@ def test_show_says_how_the_newest_build_stands(double: Double) -> None:
         assert words in shown
     found = json.loads(says(double, "template", "show", "tools", "-o", "json").stdout)
     assert found["source"]["repository"] == "team/tools"
-    assert says(double, "template", "show", "tools", "-w", "-o", "json").exit_code == 2
 
 
 def test_builds_are_listed(double: Double) -> None:

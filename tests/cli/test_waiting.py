@@ -1,31 +1,9 @@
-"""Waiting, and watching the list of sessions, as somebody at a terminal sees it."""
+"""What is asked before something is destroyed, as somebody at a terminal sees it."""
 
 from starlette.responses import JSONResponse, Response
 
 from tests.cli.seats import seat
 from tests.client.double import Double, session
-
-
-def listed(double: Double, *names: str) -> None:
-    found = [session(name) for name in names]
-    double.on("GET", "sessions", JSONResponse({"sessions": found, "next_page_token": ""}))
-
-
-def test_a_list_that_is_watched_changes_and_outlives_its_server(double: Double) -> None:
-    listed(double, "first")
-    environment = {"TORPOR_URL": double.url, "TORPOR_TOKEN": "t"}
-    with seat(["list", "--watch"], environment) as at:
-        at.shows("first")
-        listed(double, "first", "second")
-        at.shows("second")
-        double.stop()
-        at.shows("Not as it is now")
-        assert any("second" in line for line in at.lines)
-        double.start()
-        at.hides("Not as it is now")
-        at.press("\x03")
-        assert at.ended() == 130
-        assert at.cooked
 
 
 def test_rm_asks_at_a_terminal(double: Double) -> None:

@@ -13,6 +13,7 @@ from tests.conformance.checks import (
     NO_INSIGHTS,
     NO_RULES,
     RULES,
+    TRIPS,
     cramped,
     deleted,
     destroyed,
@@ -27,7 +28,6 @@ from tests.conformance.checks import (
 from tests.conformance.judging import Case, Difference, call
 from tests.conformance.needs import (
     CONTENT,
-    SOURCE,
     build,
     checkpoint,
     config,
@@ -45,6 +45,7 @@ from tests.conformance.needs import (
     paused_session,
     session,
     session_name,
+    source,
     template,
     upload,
     used_config,
@@ -75,8 +76,14 @@ SESSIONS = (
     ),
     Case("get", call(session), (404, call(NOWHERE)), "get_session"),
     Case("destroy", call(new_session), (403, call(session, by="viewer")), then=destroyed),
-    Case("pause", call(new_session), (409, call(warm_session)), then=status("PAUSED")),
-    Case("resume", call(paused_session), (404, call(destroyed_session)), then=status("READY")),
+    Case("pause", call(new_session), (409, call(warm_session)), then=status("PAUSED"), trips=TRIPS),
+    Case(
+        "resume",
+        call(paused_session),
+        (404, call(destroyed_session)),
+        then=status("READY"),
+        trips=TRIPS,
+    ),
     Case(
         "update",
         call(session, resume_on_topoff=False),
@@ -223,7 +230,7 @@ CONFIGS = (
 )
 
 WRONG_PAGE = {"page_token": "x"}
-BODY = {"name": name, "base_template": "sandbox", "source_oci_ref": SOURCE}
+BODY = {"name": name, "base_template": "sandbox", "source_oci_ref": source}
 AGENTS_BASE = {**BODY, "base_template": "codex-base"}
 TEMPLATES = (
     Case("list", call(page_size=10), (400, call(**WRONG_PAGE)), "list_templates"),
@@ -237,8 +244,8 @@ TEMPLATES = (
     ),
     Case(
         "update",
-        call(new_template, {"source_oci_ref": "registry.test/x:2"}),
-        (404, call(NOWHERE, {"source_oci_ref": SOURCE})),
+        call(new_template, {"source_oci_ref": source}),
+        (404, call(NOWHERE, {"source_oci_ref": source})),
         "update_template",
         differs=(Difference(NO_BASES, call(template, {"base_template": "codex-base"}), 400),),
     ),

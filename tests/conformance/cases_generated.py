@@ -20,7 +20,6 @@ from tests.conformance.judging import Case, Difference, call
 from tests.conformance.needs import (
     CONTENT,
     MANIFEST,
-    SOURCE,
     build,
     checkpoint,
     config,
@@ -36,6 +35,7 @@ from tests.conformance.needs import (
     paused_session,
     session,
     session_name,
+    source,
     template,
     upload,
     used_config,
@@ -205,8 +205,8 @@ GENERATED = (
     Case("get_template", call(template), (404, call(NOWHERE))),
     Case(
         "update_template",
-        call(new_template, {"source_oci_ref": "registry.test/x:2"}),
-        (404, call(NOWHERE, {"source_oci_ref": SOURCE})),
+        call(new_template, {"source_oci_ref": source}),
+        (404, call(NOWHERE, {"source_oci_ref": source})),
         differs=(Difference(NO_BASES, call(template, {"base_template": "codex-base"}), 400),),
     ),
     Case("delete_template", call(new_template), (403, call(template, by="viewer")), then=removed),

@@ -4,8 +4,8 @@ import ast
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from azure.core.exceptions import (
@@ -13,6 +13,7 @@ from azure.core.exceptions import (
     HttpResponseError,
     ResourceExistsError,
     ResourceNotFoundError,
+    StreamConsumedError,
 )
 
 from tests.conformance.shapes import described, differences, missing
@@ -41,7 +42,7 @@ class Difference:
     text: str
     call: Call
     shown: int | Callable[[Any], bool]
-    meanwhile: Callable[[World], AbstractContextManager[object]] = nullcontext
+    meanwhile: Callable[[World], AbstractAsyncContextManager[object]] = nullcontext
     """What holds in the world meanwhile."""
 
 
@@ -63,6 +64,9 @@ class Case:
     refused: int | None = None
     differs: tuple[Difference, ...] = ()
     no: str | None = None
+    trips: str | None = None
+    """What is to be said of the client for coroutines, which does what was asked for and then trips
+    over an answer without a body."""
     note: str = ""
     sent: tuple[str, str] | None = None
     """The request itself, by its method and path, where the client has no method for it yet."""
@@ -101,6 +105,12 @@ async def judge(world: World, way: Way, case: Case) -> Verdict:
         absent = good.refused == 404 and not good.routed
         fault = () if absent else (f"it is said not to work, and {_told(good)}",)
         return Verdict(good.requests, False, (), fault)
+    differs = []
+    if case.trips is not None and way.trips_over_nothing:
+        if not isinstance(good.refused, StreamConsumedError):
+            return Verdict(good.requests, False, (), (f"it does not trip: {_told(good)}",))
+        good = replace(good, refused=None)
+        differs.append(case.trips)
     if good.refused != case.refused:
         return Verdict(good.requests, False, (), (f"the good call: {_told(good)}",))
     faults = [good.unknown] if good.unknown else []
@@ -110,10 +120,11 @@ async def judge(world: World, way: Way, case: Case) -> Verdict:
         faults.append("what the call was for has not happened")
     faults += await _bad(world, way, case)
     shape = _shape(way, case)
-    differs = [] if shape is None else differences(good.answer, shape)
+    if shape is not None:
+        differs += differences(good.answer, shape)
     left_out = frozenset() if shape is None or differs else missing(good.answer, shape)
     for each in case.differs:
-        with each.meanwhile(world):
+        async with each.meanwhile(world):
             shown = await attempt(world, way, case, each.call)
         if _shows(shown, each.shown):
             differs.append(each.text)

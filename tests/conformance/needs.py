@@ -7,7 +7,6 @@ from tests.conformance.world import Need, World
 
 CONTENT = b"what was written\n"
 MANIFEST = "description: a tool\nsize: mars-2vcpu-1gb\nidle_timeout: 15m\nenv:\n  A: b\n"
-SOURCE = "registry.test/team/tools:1"
 
 
 def kept(need: Need) -> Need:
@@ -38,7 +37,7 @@ async def file(world: World) -> str:
 
 async def new_session(world: World) -> str:
     """One that runs and that nothing else uses."""
-    return await world.api.ready(name=world.name(), idle_timeout=900)
+    return await world.ready(name=world.name(), idle_timeout=900)
 
 
 @kept
@@ -65,7 +64,7 @@ async def paused_session(world: World) -> str:
 @kept
 async def warm_session(world: World) -> str:
     """One that is not to be paused."""
-    return await world.api.ready(name=world.name(), keep_warm=True)
+    return await world.ready(name=world.name(), keep_warm=True)
 
 
 @kept
@@ -77,7 +76,10 @@ async def destroyed_session(world: World) -> str:
 
 async def last_event(world: World) -> str:
     """The newest event of the session."""
-    return (await world.api.events(await session(world)))[-1].id
+    path = f"/sessions/{await session(world)}/events"
+    said = await world.answered("GET", path, params={"replay_only": "true"})
+    ids = [line for line in said.text.splitlines() if line.startswith("id: ")]
+    return str(ids[-1].removeprefix("id: "))
 
 
 async def new_checkpoint(world: World) -> str:
@@ -140,16 +142,21 @@ config = kept(new_config)
 async def used_config(world: World) -> str:
     """One that a session is of."""
     made = await new_config(world)
-    await world.api.ready(name=world.name(), config_id=made)
+    await world.ready(name=world.name(), config_id=made)
     return made
 
 
 # Templates
 
 
+async def source(world: World) -> str:
+    """The image that templates are built of."""
+    return world.server.source
+
+
 async def new_template(world: World) -> str:
     """One that is built."""
-    body = {"name": world.name(), "base_template": "sandbox", "source_oci_ref": SOURCE}
+    body = {"name": world.name(), "base_template": "sandbox", "source_oci_ref": world.server.source}
     made = (await world.ask("POST", "/templates", json=body))["template"]["template_id"]
     await world.until(f"/templates/{made}", "template", status="TEMPLATE_STATUS_READY")
     return str(made)

@@ -79,8 +79,6 @@ that the documentation names (in parentheses). They are sent without methods.
 _FOOT = """\
 ## What was not looked at
 
-- The client for coroutines sends its requests with aiohttp; the run gives it another transport of
-  its library (azure-core), so what aiohttp itself does was not seen.
 - `RunStream`, which only a run of an agent returns.
 - Quotas, prices and teams: there are none here, so nothing is answered with 402, 423 or 501 for
   them.

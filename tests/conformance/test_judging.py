@@ -2,16 +2,23 @@
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+from azure.core.exceptions import (
+    HttpResponseError,
+    ResourceNotFoundError,
+    StreamConsumedError,
+)
+from azure.core.rest import HttpRequest
 from pydo import Client
 
 from tests.conformance.judging import Call, Case, Difference, Verdict, call, judge, pattern
+from tests.conformance.recorder import Seen
 from tests.conformance.shapes import described, differences, missing
 from tests.conformance.ways import Waiting
-from tests.conformance.world import Seen, World
+from tests.conformance.world import World
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the client warns of what it is made of
 
@@ -169,3 +176,28 @@ def test_a_description_is_read() -> None:
 )
 def test_paths_are_shown_without_what_is_of_one_call(path: str, shown: str) -> None:
     assert pattern(path) == f"/v2/agents/{shown}"
+
+
+class Tripping(Pretended):
+    """The same for coroutines."""
+
+    trips_over_nothing = True
+
+
+async def test_a_client_that_trips_has_done_it_and_does_trip() -> None:
+    trip = StreamConsumedError(SimpleNamespace(request=HttpRequest("POST", "/")))  # type: ignore[arg-type]
+    done: list[bool] = [True, False]
+
+    async def then(world: World, outcome: Any) -> bool:
+        return done.pop(0)
+
+    world = World(None, Path())  # type: ignore[arg-type]
+    world.clients["operator"] = Client("t"), None
+    way = Tripping(world)
+    case = Case("harness.post_session_pause", answer(trip, 204), then=then, trips="it trips")  # type: ignore[arg-type]
+    found = await judge(world, way, case)
+    assert (found.works, found.differs, found.faults) == (True, ("it trips",), ())
+    assert "has not happened" in (await judge(world, way, case)).faults[0]
+    found = await judge(world, way, Case("harness.get_session", GOOD, trips="it trips"))
+    assert "it does not trip" in found.faults[0]
+    assert (await judged(good=GOOD, trips="it trips")).differs == ()

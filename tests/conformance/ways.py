@@ -21,6 +21,9 @@ STREAMS = (
 class Way(ABC):
     """How methods are called."""
 
+    trips_over_nothing = False
+    """It reads an answer twice, and cannot if that is empty."""
+
     def __init__(self, world: World, which: int) -> None:
         self._world = world
         self._which = which
@@ -105,6 +108,8 @@ class Waiting(Way):
 
 class Awaiting(Way):
     """The client for coroutines."""
+
+    trips_over_nothing = True
 
     def __init__(self, world: World) -> None:
         super().__init__(world, 1)

@@ -18,12 +18,16 @@ COUNTER = "n=0; while :; do n=$((n+1)); echo $n >> /root/count; sleep 0.05; done
 
 @contextmanager
 def a_server(
-    start: Start, home: Path | None = None, within: Sequence[str] = (), **settings: int | str
+    start: Start,
+    home: Path | None = None,
+    within: Sequence[str] = (),
+    authority: Path | None = None,
+    **settings: int | str,
 ) -> Iterator[Server]:
     """A server that ends well, with nothing running. ``home`` is a new directory if none is
     given; what runs in it at the end is ended, and it is removed."""
     directory = home or Path(tempfile.mkdtemp(prefix="torpor-test-", dir="/var/tmp"))
-    server = Server(directory, start.maker.cache, settings, within)
+    server = Server(directory, start.maker.cache, settings, within, authority)
     try:
         asyncio.run(server.start())
         yield server

@@ -109,7 +109,7 @@ PORTS: dict[str, Call] = {
     "opened": lambda s, one, _: s.ports.opened(one, ANN, 8000),
 }
 PREVIEWS: dict[str, Call] = {
-    "share": lambda s, one, _: s.previews.share(one, 8000, ANN, "operator", seconds=60),
+    "share": lambda s, one, _: s.previews.share(one, 8000, ANN, seconds=60),
 }
 ALL = {
     f"{kind}{name}": call
@@ -401,7 +401,7 @@ async def test_a_link_that_is_revoked_at_one_ends_at_the_other_with_news_or_with
     here, there = pair
     monkeypatch.setattr(previews, "LOOK_SECONDS", 0.1)
     session = await there.ready()
-    link = await there.sessions.previews.share(session.id, 80, ANN, "operator", seconds=600)
+    link = await there.sessions.previews.share(session.id, 80, ANN, seconds=600)
     ended = asyncio.create_task(there.sessions.previews.ended(link))
     await asyncio.sleep(0.3)
     assert not ended.done()
@@ -453,7 +453,7 @@ async def test_what_a_link_has_under_way_at_one_ends_when_it_is_revoked_at_the_o
     try:
         session = await there.ready()
         links = [
-            await there.sessions.previews.share(session.id, 80, ANN, "operator", seconds=600)
+            await there.sessions.previews.share(session.id, 80, ANN, seconds=600)
             for _ in range(2)
         ]
         ended = [asyncio.create_task(there.sessions.previews.ended(each)) for each in links]

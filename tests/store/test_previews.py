@@ -12,7 +12,7 @@ from torpor.store.records import PreviewLink
 def link(name: str, of: str = "id-of-one", **rest: Any) -> PreviewLink:
     filled = {
         "id": name, "session": of, "port": 8000, "label": "", "created_at": later(0),
-        "created_by": "t", "role": "operator", "expires_at": later(10),
+        "created_by": "t", "expires_at": later(10),
     }  # fmt: skip
     return PreviewLink(**filled | rest)
 

@@ -1,6 +1,7 @@
 """The application: the routes, and the layers that every request passes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import ModuleType
 
 from fastapi import FastAPI
@@ -8,6 +9,7 @@ from fastapi.exceptions import RequestValidationError, WebSocketRequestValidatio
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 import torpor
@@ -144,9 +146,18 @@ async def _answer_error(connection: HTTPConnection, error: Exception) -> Respons
     problem = problem_of(error)
     if problem is None:
         raise error
+    if problem.status == 405:
+        problem = replace(problem, headers={"Allow": ", ".join(_methods(connection))})
     connection.scope["state"]["problem"] = problem.id
     body = answer_body(problem, connection.scope)
     return JSONResponse(body, problem.status, dict(problem.headers))
+
+
+def _methods(connection: HTTPConnection) -> list[str]:
+    """Return the methods that a path knows: the router names those of its first route alone."""
+    routes = connection.app.router.routes
+    known = [each for each in routes if each.matches(connection.scope)[0] is not Match.NONE]
+    return sorted({method for each in known for method in getattr(each, "methods", None) or ()})
 
 
 async def _answer_unforeseen(scope: Scope, receive: Receive, send: Send) -> None:

@@ -67,7 +67,7 @@ async def _pieces(packing: Packing) -> AsyncGenerator[bytes, None]:
 
 @routes.put(
     FILES + "/archive",
-    responses=errors(400, 404, 409, 502, 503, 507),
+    responses=errors(400, 404, 408, 409, 502, 503, 507),
     openapi_extra={"requestBody": {"required": True, "content": {TAR: _BINARY}}},
     summary="Unpack an archive",
 )
@@ -109,7 +109,6 @@ async def write_archive(
             "description": "A stream of events `change`; the `data` of each is a WatchEvent.",
             "content": {
                 EVENT_STREAM: {
-                    "schema": {"type": "string"},
                     "example": 'event: change\ndata: {"event":"modified","path":"main.py"}\n\n',
                 }
             },

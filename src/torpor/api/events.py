@@ -53,7 +53,6 @@ STREAM: dict[int | str, dict[str, Any]] = {
         " frame `stream.state`, and comments (`: keepalive`) come every 15 s.",
         "content": {
             EVENT_STREAM: {
-                "schema": {"type": "string"},
                 "example": "id: 01JT9Q0M7V3WZ2K4N8XG5B6C1D\nevent: session.paused\n"
                 'data: {"event_id":"01JT9Q0M7V3WZ2K4N8XG5B6C1D","type":"session.paused",'
                 '"session_id":"2f1a9c1e-7f0b-4c55-9a8e-0d6a3c1b7e42",'

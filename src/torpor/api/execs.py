@@ -277,7 +277,7 @@ async def resize_exec(
 @routes.post(
     EXEC + "/input",
     status_code=204,
-    responses=errors(400, 404, 409, 502, 503, 507),
+    responses=errors(400, 404, 408, 409, 502, 503, 507),
     openapi_extra={
         "requestBody": {
             "content": {

@@ -97,7 +97,7 @@ async def read_file(
 
 @routes.put(
     FILES + "/content",
-    responses=_FAILS,
+    responses={**_FAILS, **errors(408)},
     openapi_extra={"requestBody": {"required": True, "content": {BYTES: _BINARY}}},
     summary="Write a file",
 )

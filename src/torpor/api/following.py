@@ -52,7 +52,6 @@ _STREAM: dict[int | str, dict[str, Any]] = {
         " an event says where to go on: send it as `seq` or Last-Event-ID.",
         "content": {
             EVENT_STREAM: {
-                "schema": {"type": "string"},
                 "example": 'id: 3\nevent: output\ndata: {"seq":0,"source":"stdout","data":"aGkK"}'
                 '\n\nevent: exit\ndata: {"code":0,"signal":null,"timed_out":false}\n\n',
             }

@@ -63,5 +63,10 @@ def needs(
 
 def needs_of(route: object) -> Needs | None:
     """Return what a route has declared, None if it has not."""
-    declared = getattr(getattr(route, "endpoint", None), "torpor_needs", None)
-    return declared if isinstance(declared, Needs) else None
+    return declared(getattr(route, "endpoint", None))
+
+
+def declared(endpoint: object) -> Needs | None:
+    """Return what the function of a route has declared, None if it has not."""
+    found = getattr(endpoint, "torpor_needs", None)
+    return found if isinstance(found, Needs) else None

@@ -52,7 +52,7 @@ async def validate_policy(request: Request) -> PolicyVerdicts:
     return PolicyVerdicts(
         ok=not any(each.rule.enforcement == "strict" for each in verdicts),
         agent=NO_AGENT,
-        default_action=said.default,
+        defaultAction=said.default,
         verdicts=verdicts,
     )
 

@@ -89,7 +89,6 @@ async def create_preview(
         session_id,
         body.port,
         caller.actor,
-        caller.role,
         seconds=body.expires_in_seconds,
         label=body.label,
         key=key,

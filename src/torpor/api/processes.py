@@ -1,9 +1,11 @@
 """What runs in a session's machine, and what it uses."""
 
+import re
 from datetime import datetime
 from typing import Annotated
 
 from fastapi import Path, Query, Response
+from pydantic import BeforeValidator
 from starlette.requests import Request
 
 from torpor.api.errors import RefusedError, invalid
@@ -21,8 +23,21 @@ from torpor.api.wiring import Agent, Service, SessionId, note
 
 routes = router("machine")
 
+RFC3339 = re.compile(
+    r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
+)
+
+
+def _is_written_so(said: object) -> object:
+    # A number would be taken for the seconds since 1970.
+    if isinstance(said, str) and not RFC3339.fullmatch(said):
+        raise ValueError("this must be a time as RFC 3339 has it, with its zone")
+    return said
+
+
 Moment = Annotated[
     datetime | None,
+    BeforeValidator(_is_written_so),
     Query(description="In RFC 3339, with its zone.", examples=["2026-05-04T08:00:00Z"]),
 ]
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from torpor.api.bodies import JSON_TYPES, StrictRequest, media_type, unsupported
 from torpor.api.errors import RefusedError, invalid, refused
+from torpor.api.permissions import declared
 from torpor.api.schemas.body import Error
 
 BASE = "/v2/agents"
@@ -24,6 +25,7 @@ _SAID = {
     401: "There is no valid token.",
     403: "The token's role, or the machine's user, may not do this.",
     404: "There is no such session, checkpoint, command or file.",
+    408: "A body that has begun has stopped coming.",
     409: "It cannot be done in the state that things are in.",
     411: "The request does not say how large its body is.",
     413: "The body is too large.",
@@ -43,6 +45,7 @@ _EXAMPLES: dict[int, tuple[str, str]] = {
     401: ("unauthorized", "This request needs a valid token."),
     403: ("forbidden", "The role viewer does not have the permission 'use'."),
     404: ("not_found", "There is no session 'build-7'."),
+    408: ("request_timeout", "No byte of the body has come for 120 s."),
     409: ("conflict", "Session build-7 is FAILED."),
     411: ("length_required", "This request needs the header Content-Length."),
     413: ("body_too_large", "The body of this request may have at most 1048576 bytes."),
@@ -59,8 +62,9 @@ _EXAMPLES: dict[int, tuple[str, str]] = {
 }
 ERROR = {"$ref": f"#/components/schemas/{Error.__name__}"}
 """The schema of what is answered when something is wrong."""
-EVERYWHERE = (401, 403, 429, 500)
-"""What every route may answer."""
+EVERYWHERE = (400, 401, 403, 429, 500, 503)
+"""What every route may answer that needs a token: parameters that it does not know are refused, and
+the database may be unable."""
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -83,6 +87,8 @@ class Route(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
         kwargs |= {"operation_id": endpoint.__name__, "response_model_exclude_none": True}
+        if set(kwargs["methods"]) - {"GET", "HEAD"}:
+            kwargs["responses"] = {**errors(*_of_changes(endpoint)), **(kwargs["responses"] or {})}
         super().__init__(path, endpoint, **kwargs)
         self._known = {
             each.alias
@@ -131,6 +137,13 @@ class Route(APIRoute):
             )
 
 
+def _of_changes(endpoint: Callable[..., Any]) -> list[int]:
+    """Return what a route may answer because it changes something: to tell of what is done takes
+    room on a disk, and a body may be larger than what is taken."""
+    wanted = declared(endpoint)
+    return [507] if wanted is None or wanted.body_limit is None else [413, 507]
+
+
 def _has_body(request: Request) -> bool:
     if "transfer-encoding" in request.headers:
         return True
@@ -144,4 +157,4 @@ def router(tag: str, prefix: str = BASE) -> APIRouter:
 
 def open_router(tag: str) -> APIRouter:
     """Return a router for routes that need no token, at the top."""
-    return APIRouter(tags=[tag], route_class=Route, responses=errors(500))
+    return APIRouter(tags=[tag], route_class=Route, responses=errors(400, 500))

@@ -121,7 +121,7 @@ async def create_part_upload_urls(
 
 @routes.put(
     "/signed/{text}" + PART_ENDING,
-    responses=errors(400, 404, 409, 411, 503, 507),
+    responses=errors(400, 404, 408, 409, 411, 503, 507),
     openapi_extra={"requestBody": {"required": True, "content": {BYTES: _BINARY}}},
     summary="Upload a part",
 )

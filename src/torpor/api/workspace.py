@@ -110,7 +110,7 @@ async def _turn(streaming: asyncio.Semaphore) -> AsyncIterator[None]:
 
 @routes.post(
     WORKSPACE + "/upload",
-    responses=_FAILS,
+    responses={**_FAILS, **errors(408)},
     openapi_extra={"requestBody": {"required": True, "content": {BYTES: _BINARY}}},
     summary="Upload a file or an archive",
 )

@@ -1,4 +1,4 @@
-"""The commands over snapshots of sessions: checkpoint, fork, rollback, tree."""
+"""The commands over snapshots of sessions: checkpoint, checkpoints, fork, rollback, tree."""
 
 import time
 from collections.abc import Iterable
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torpor.cli import watching
 from torpor.cli.pages import first
 from torpor.cli.server import Form, Host, Output, Session, ask, print_plain
+from torpor.cli.watching import Watch
 
 if TYPE_CHECKING:
     from torpor import client as api
@@ -42,6 +44,19 @@ def checkpoint(
         print_plain(made)
     else:
         print_checkpoint(made, session)
+
+
+@app.command(rich_help_panel=PANEL)
+def checkpoints(
+    session: Session, watch: Watch = False, host: Host = None, output: Output = Form.TABLE
+) -> None:
+    """List the checkpoints of a session, the newest first."""
+    from torpor.cli.session_tables import checkpoints_list
+
+    watched = watching.Watched(
+        lambda client: _checkpoints(client, session), checkpoints_list, session=session
+    )
+    watching.show(host, output, watched, watch=watch)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -115,19 +130,18 @@ def rollback(
 
 
 @app.command(rich_help_panel=PANEL)
-def tree(session: Session, host: Host = None, output: Output = Form.TABLE) -> None:
+def tree(
+    session: Session, watch: Watch = False, host: Host = None, output: Output = Form.TABLE
+) -> None:
     """Draw the snapshots of a session: which came from which, where it stands, its children.
 
     Each line is one: generation, kind, id, label, age and what is stored of it.
     """
     from torpor.cli.session_tables import snapshot_tree
-    from torpor.cli.tables import console
 
-    found = ask(host, lambda client: client.get_tree(session))
-    if output is Form.JSON:
-        print_plain(found)
-    else:
-        console().print(snapshot_tree(found), soft_wrap=True)
+    # What becomes of the children is drawn too, and told in their own events.
+    watched = watching.Watched(lambda client: client.get_tree(session), snapshot_tree, wide=True)
+    watching.show(host, output, watched, watch=watch)
 
 
 def checkpoint_of(client: "api.Client", session: str, said: str) -> "api.Checkpoint":

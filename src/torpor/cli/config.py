@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torpor.cli import watching
 from torpor.cli.pages import first
 from torpor.cli.server import Form, Host, Output, ask, print_plain
 from torpor.cli.session import read_manifest
+from torpor.cli.watching import Watch
 
 if TYPE_CHECKING:
     from torpor import client as api
@@ -64,25 +66,29 @@ def list_(
     search: Annotated[str | None, typer.Option(help="Only those with this in their name.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 100,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the ids.")] = False,
+    watch: Watch = False,
     host: Host = None,
     output: Output = Form.TABLE,
 ) -> None:
     """List the configurations, the newest first."""
-    from torpor.cli.config_tables import print_configs
+    from torpor.cli.config_tables import configs_list
+
+    if watch and quiet:
+        raise typer.BadParameter("not with --quiet", param_hint="--watch")
 
     def work(client: "api.Client") -> tuple[list["api.Config"], bool]:
         return first(
             limit, lambda most, after: client.list_configs(search=search, limit=most, after=after)
         )
 
-    found, more = ask(host, work)
-    if output is Form.JSON:
-        print_plain(found)
-    elif quiet:
-        for each in found:
+    if quiet and output is Form.TABLE:
+        for each in ask(host, work)[0]:
             typer.echo(each.id)
     else:
-        print_configs(found, more=more)
+        watched = watching.listing(
+            work, configs_list, lambda event: event.type.startswith("config.")
+        )
+        watching.show(host, output, watched, watch=watch)
 
 
 @app.command()
@@ -140,11 +146,12 @@ def sessions(
         bool, typer.Option("--all", "-a", help="Also those that are destroyed or failed.")
     ] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 100,
+    watch: Watch = False,
     host: Host = None,
     output: Output = Form.TABLE,
 ) -> None:
     """List the sessions that were made of a configuration, the newest first."""
-    from torpor.cli.session_tables import print_sessions
+    from torpor.cli.session_tables import sessions_list
 
     def work(client: "api.Client") -> tuple[list["api.Session"], bool]:
         status = "ALL" if everything else None
@@ -155,8 +162,4 @@ def sessions(
             ),
         )
 
-    found, more = ask(host, work)
-    if output is Form.JSON:
-        print_plain(found)
-    else:
-        print_sessions(found, more=more)
+    watching.show(host, output, watching.listing(work, sessions_list), watch=watch)

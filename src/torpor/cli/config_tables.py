@@ -3,22 +3,21 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torpor.cli.session_tables import SHORT, ago, when
+from torpor.cli.session_tables import SHORT, ago, listed, when
 from torpor.cli.tables import console
 
 if TYPE_CHECKING:
     from torpor import client as api
 
 
-def print_configs(configs: Sequence["api.Config"], *, more: bool) -> None:
-    """Print the list; ``more`` says that it was cut."""
-    out = console()
+def configs_list(configs: Sequence["api.Config"], *, more: bool) -> RenderableType:
+    """Return the list; ``more`` says that it was cut."""
     if not configs:
-        out.print("There are no configurations. `torpor config create` makes one.", markup=False)
-        return
+        return Text("There are no configurations. `torpor config create` makes one.")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("name", "id", "hash"):
         table.add_column(name, no_wrap=True)
@@ -30,9 +29,7 @@ def print_configs(configs: Sequence["api.Config"], *, more: bool) -> None:
             each.content_hash[:SHORT],
             ago(each.created_at),
         )
-    out.print(table)
-    if more:
-        out.print("There are more: say --limit.", style="dim")
+    return listed(table, more=more)
 
 
 def print_config(found: "api.Config") -> None:

@@ -261,8 +261,12 @@ def soak(
         int, typer.Option(min=0, help="Then carry an archive of so many MiB in and out.")
     ] = 5120,
     image_mib: Annotated[
-        int, typer.Option(min=0, help="Last, boot from an image with a file of so many MiB.")
+        int, typer.Option(min=0, help="Then boot from an image with a file of so many MiB.")
     ] = 5120,
+    schema_minutes: Annotated[
+        float,
+        typer.Option(min=0, help="Last, ask a server for so long what its document says one can."),
+    ] = 60.0,
     as_json: JSON = False,
 ) -> None:
     """Kill the program at random moments, freeze and thaw for hours; nothing may be lost.
@@ -271,7 +275,7 @@ def soak(
     """
     from torpor.lab.soak import Long
 
-    wanted = Long(kills, reboots, server_kills, minutes, archive_mib, image_mib)
+    wanted = Long(kills, reboots, server_kills, minutes, archive_mib, image_mib, schema_minutes)
     checks = run(_soak(writable_places(), wanted, show=not as_json))
     _end_with(checks, as_json=as_json)
 

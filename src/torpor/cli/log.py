@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torpor.cli.server import Form, Host, Output, ask, complete_session
+from torpor.cli.watching import followed
 
 if TYPE_CHECKING:
     from torpor import client as api
@@ -42,21 +43,20 @@ def logs(
 
     def work(client: "api.Client") -> None:
         past = client.get_history(session, limit=max(tail, 1)).events
-        printer = _Printer(client, output, named=session is None)
+        printer = Printer(client, output, named=session is None)
         for event in past[len(past) - tail :] if tail else ():
             printer.print(event)
         if not follow:
             return
         newest = past[-1].id if past else None
-        # A server may be away for as long as it wants: whoever follows ends this by Ctrl-C.
-        with closing(client.events(session, after=newest, patience=None)) as events:
+        with closing(followed(client, session, newest)) as events:
             for event in events:
                 printer.print(event)
 
     ask(host, work)
 
 
-class _Printer:
+class Printer:
     """Prints events as they come, those of several sessions with the names of these."""
 
     def __init__(self, client: "api.Client", form: Form, *, named: bool) -> None:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torpor.cli import watching
 from torpor.cli.server import Form, Host, Output, ask
+from torpor.cli.watching import Watch
 
 if TYPE_CHECKING:
     from torpor import client as api
@@ -18,23 +20,18 @@ app.add_typer(token, name="token", rich_help_panel=PANEL)
 
 
 @app.command(rich_help_panel=PANEL)
-def status(host: Host = None, output: Output = Form.TABLE) -> None:
+def status(watch: Watch = False, host: Host = None, output: Output = Form.TABLE) -> None:
     """Say which server this is, whom it takes us for, and what its host has.
 
     Exit status 1 if there is none, or it does not take us.
     """
-    from torpor.cli.service_tables import print_status
-    from torpor.cli.session_tables import plain
-    from torpor.cli.tables import print_json
+    from torpor.cli.service_tables import Status, status_line, status_table
 
-    def work(client: "api.Client") -> tuple[str, "api.Who", "api.HostStatus"]:
-        return client.target.url, client.who_am_i(), client.get_host()
+    def look(client: "api.Client") -> Status:
+        return Status(client.target.url, client.who_am_i(), client.get_host())
 
-    url, who, found = ask(host, work)
-    if output is Form.JSON:
-        print_json({"url": url, "who": plain(who), "host": plain(found)})
-    else:
-        print_status(url, who, found)
+    watched = watching.Watched(look, status_table, line=status_line)
+    watching.show(host, output, watched, watch=watch)
 
 
 @token.command("create")

@@ -1,6 +1,7 @@
 """The server, its host and its tokens, as people read them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -15,15 +16,22 @@ if TYPE_CHECKING:
     from torpor import client as api
 
 
-def print_status(url: str, who: "api.Who", host: "api.HostStatus") -> None:
-    """Print which server this is, whom it takes us for, and what its host has."""
-    sessions = Text()
-    for state, count in host.sessions.items():
-        if count:
-            sessions.append(f"{count} {state.lower()}  ", STYLES.get(state, ""))
+@dataclass(frozen=True)
+class Status:
+    """Which server this is, whom it takes us for, and what its host has."""
+
+    url: str
+    who: "api.Who"
+    host: "api.HostStatus"
+
+
+def status_table(found: Status) -> Table:
+    """Return how a server is, for people."""
+    who, host = found.who, found.host
+    sessions = _sessions(host)
     promised = host.promised_free_bytes
     lines: list[tuple[str, str | Text]] = [
-        ("server", Text(f"{url}  (Torpor {host.version})", "bold")),
+        ("server", Text(f"{found.url}  (Torpor {host.version})", "bold")),
         ("you", f"{who.name}, {who.role}" if who.name else who.role),
         ("host", f"{host.name}, QEMU {host.qemu}"),
         ("accelerator", f"{host.accelerator}: {host.why}" if host.why else host.accelerator),
@@ -40,7 +48,25 @@ def print_status(url: str, who: "api.Who", host: "api.HostStatus") -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for name, value in lines:
         table.add_row(Text(name, "dim"), value if isinstance(value, Text) else Text(value))
-    console().print(table)
+    return table
+
+
+def status_line(found: Status) -> str:
+    """Return in a line what changes of a host."""
+    host = found.host
+    return (
+        f"sessions: {' '.join(_sessions(host).plain.split()) or 'none'};"
+        f" memory: {size(host.free_memory_bytes)} free;"
+        f" snapshots: {size(host.stored_bytes)} stored, {size(host.free_disk_bytes)} free"
+    )
+
+
+def _sessions(host: "api.HostStatus") -> Text:
+    sessions = Text()
+    for state, count in host.sessions.items():
+        if count:
+            sessions.append(f"{count} {state.lower()}  ", STYLES.get(state, ""))
+    return sessions
 
 
 def _jail(missing: tuple[str, ...] | None) -> str | Text:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torpor.cli import watching
 from torpor.cli.harmless import complain
 from torpor.cli.pages import first
 from torpor.cli.server import (
@@ -21,6 +22,7 @@ from torpor.cli.server import (
     print_plain,
     variables,
 )
+from torpor.cli.watching import Watch
 
 if TYPE_CHECKING:
     from torpor import client as api
@@ -181,17 +183,15 @@ def list_(
     search: Annotated[str | None, typer.Option(help="Only those with this in their name.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 100,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the ids.")] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Keep showing them, until Ctrl-C.")
-    ] = False,
+    watch: Watch = False,
     host: Host = None,
     output: Output = Form.TABLE,
 ) -> None:
     """List the sessions, the newest first."""
-    from torpor.cli.session_tables import print_sessions
+    from torpor.cli.session_tables import sessions_list
 
-    if watch and (quiet or output is Form.JSON):
-        raise typer.BadParameter("only with a table", param_hint="--watch")
+    if watch and quiet:
+        raise typer.BadParameter("not with --quiet", param_hint="--watch")
     labels = variables(label, "--label")
     wanted = "ALL" if everything and status is None else status
 
@@ -203,19 +203,11 @@ def list_(
             ),
         )
 
-    if watch:
-        from torpor.cli.waiting import watch as keep_showing
-
-        ask(host, lambda client: keep_showing(client, found))
-        return
-    sessions, more = ask(host, found)
-    if output is Form.JSON:
-        print_plain(sessions)
-    elif quiet:
-        for each in sessions:
+    if quiet and output is Form.TABLE:
+        for each in ask(host, found)[0]:
             typer.echo(each.id)
     else:
-        print_sessions(sessions, more=more)
+        watching.show(host, output, watching.listing(found, sessions_list), watch=watch)
 
 
 def _each(
@@ -255,15 +247,16 @@ def _each(
 
 
 @app.command(rich_help_panel=PANEL)
-def show(session: Session, host: Host = None, output: Output = Form.TABLE) -> None:
+def show(
+    session: Session, watch: Watch = False, host: Host = None, output: Output = Form.TABLE
+) -> None:
     """Show one session: its state, what it is made of, what it can go on from."""
-    from torpor.cli.session_tables import print_session
+    from torpor.cli.session_tables import session_table
 
-    found = ask(host, lambda client: client.get_session(session))
-    if output is Form.JSON:
-        print_plain(found)
-    else:
-        print_session(found)
+    watched = watching.Watched(
+        lambda client: client.get_session(session), session_table, session=session
+    )
+    watching.show(host, output, watched, watch=watch)
 
 
 @app.command(rich_help_panel=PANEL)

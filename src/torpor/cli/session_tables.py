@@ -1,12 +1,12 @@
 """Sessions, their snapshots and their events, as people read them."""
 
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -95,20 +95,20 @@ def sessions_table(sessions: Iterable["api.Session"]) -> Table:
     return table
 
 
-def print_sessions(sessions: Sequence["api.Session"], *, more: bool) -> None:
-    """Print the list; ``more`` says that it was cut."""
-    out = console()
+def sessions_list(sessions: Sequence["api.Session"], *, more: bool) -> RenderableType:
+    """Return the list; ``more`` says that it was cut."""
     if not sessions:
-        out.print("There are no sessions. `torpor create` makes one.", markup=False)
-        return
-    out.print(sessions_table(sessions))
-    if more:
-        out.print("There are more: say --limit.", style="dim")
+        return Text("There are no sessions. `torpor create` makes one.")
+    return listed(sessions_table(sessions), more=more)
 
 
-def print_session(found: "api.Session") -> None:
-    """Print one session."""
-    out = console()
+def listed(table: Table, *, more: bool) -> RenderableType:
+    """Return a list; ``more`` says that it was cut."""
+    return Group(table, Text("There are more: say --limit.", "dim")) if more else table
+
+
+def session_table(found: "api.Session") -> RenderableType:
+    """Return one session, and what it can go on from if it has failed."""
     idle = (
         "the server's own" if found.idle_timeout is None
         else "never" if found.idle_timeout == 0 or found.keep_warm
@@ -139,24 +139,22 @@ def print_session(found: "api.Session") -> None:
     for name, value in lines:
         if value:
             table.add_row(Text(name, "dim"), value if isinstance(value, Text) else Text(value))
-    out.print(table)
-    if found.status == "FAILED":
-        print_recoverable(out, found)
+    return Group(table, *_recoverable(found)) if found.status == "FAILED" else table
 
 
-def print_recoverable(out: Console, found: "api.Session") -> None:
-    """Print what a session that has failed can go on from."""
+def _recoverable(found: "api.Session") -> Iterator[RenderableType]:
+    """Yield what a session that has failed can go on from."""
     if not found.recoverable:
-        out.print("\nThere is no snapshot that it could go on from.")
+        yield Text("\nThere is no snapshot that it could go on from.")
         return
-    out.print("\nIt can go on from these; `torpor resume` takes one with --snapshot:")
+    yield Text("\nIt can go on from these; `torpor resume` takes one with --snapshot:")
     table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
     for name in ("snapshot", "kind", "gen", "age", ""):
         table.add_column(name)
     for each in found.recoverable:
         note = "" if each.durable else "not durable"
         table.add_row(each.snapshot, each.kind, str(each.generation), ago(each.created_at), note)
-    out.print(table)
+    yield table
 
 
 def when(at: datetime | None) -> str:
@@ -171,6 +169,22 @@ def _parentage(found: "api.Session") -> str:
 
 def _pairs(pairs: Mapping[str, str]) -> str:
     return "\n".join(f"{name}={value}" for name, value in pairs.items())
+
+
+def checkpoints_list(checkpoints: Sequence["api.Checkpoint"]) -> RenderableType:
+    """Return the list of a session's checkpoints."""
+    if not checkpoints:
+        return Text("There are no checkpoints. `torpor checkpoint` makes one.")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("checkpoint", "label", "kind", "gen", "stored", "age", ""):
+        table.add_column(name, no_wrap=name != "label", overflow="fold")
+    for each in checkpoints:
+        note = each.error or ("" if each.durable else "not durable")
+        table.add_row(
+            each.id, Text(each.label), each.kind, str(each.generation), size(each.size_bytes),
+            ago(each.created_at), Text(note),
+        )  # fmt: skip
+    return table
 
 
 def print_checkpoint(made: "api.Checkpoint", name: str) -> None:

@@ -1,16 +1,17 @@
 """The commands of ``torpor template``: images of registries, for sessions to start from."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torpor.cli import watching
 from torpor.cli.pages import first
 from torpor.cli.server import Form, Host, Output, ask, print_plain
+from torpor.cli.watching import Watch, Watched
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from torpor import client as api
 
 app = typer.Typer(
@@ -19,9 +20,6 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The template: its name or its id.")]
 Wait = Annotated[bool, typer.Option(help="Wait until it is built.")]
-Watch = Annotated[
-    bool, typer.Option("--watch", "-w", help="Go on with what happens, until Ctrl-C.")
-]
 BASES = "What the image is put on: sandbox or coding-base."
 
 
@@ -101,19 +99,15 @@ def _built(
 
 
 @app.command("list")
-def list_(host: Host = None, output: Output = Form.TABLE) -> None:
+def list_(watch: Watch = False, host: Host = None, output: Output = Form.TABLE) -> None:
     """List the templates, the newest first."""
-    from torpor.cli.template_tables import print_templates
+    from torpor.cli.template_tables import templates_list
 
-    def found(client: "api.Client") -> "list[api.Template]":
-        pages = first(None, lambda most, after: client.list_templates(limit=most, after=after))
-        return pages[0]
+    def look(client: "api.Client") -> "list[api.Template]":
+        return first(None, lambda most, after: client.list_templates(limit=most, after=after))[0]
 
-    templates = ask(host, found)
-    if output is Form.JSON:
-        print_plain(templates)
-    else:
-        print_templates(templates)
+    watched = Watched(look, templates_list, lambda event: event.type.startswith("template."))
+    watching.show(host, output, watched, watch=watch)
 
 
 @app.command()
@@ -121,20 +115,14 @@ def show(
     template: Name, watch: Watch = False, host: Host = None, output: Output = Form.TABLE
 ) -> None:
     """Show one template, and how its newest build stands."""
-    from torpor.cli.tables import console
     from torpor.cli.template_tables import template_table
-    from torpor.cli.template_watch import newest_build
+    from torpor.cli.template_watch import newest_build, of_template
 
-    def draw(client: "api.Client") -> "RenderableType":
-        return template_table(client.get_template(template), newest_build(client, template))
+    def look(client: "api.Client") -> "tuple[api.Template, api.Build | None]":
+        return client.get_template(template), newest_build(client, template)
 
-    _check_watched(watch, output)
-    if watch:
-        _watch(host, template, draw)
-    elif output is Form.JSON:
-        print_plain(ask(host, lambda client: client.get_template(template)))
-    else:
-        console().print(ask(host, draw))
+    watched = of_template(look, lambda found: template_table(*found), lambda found: found[0].id)
+    watching.show(host, output, replace(watched, value=lambda found: found[0]), watch=watch)
 
 
 @app.command()
@@ -163,20 +151,15 @@ def builds(
     output: Output = Form.TABLE,
 ) -> None:
     """List the builds of a template, the newest first."""
-    from torpor.cli.tables import console
     from torpor.cli.template_tables import builds_table
+    from torpor.cli.template_watch import of_template
 
-    def draw(client: "api.Client") -> "RenderableType":
-        return builds_table(client.list_template_builds(template, limit=limit).items)
-
-    _check_watched(watch, output)
-    if watch:
-        _watch(host, template, draw)
-    elif output is Form.JSON:
-        found = ask(host, lambda client: client.list_template_builds(template, limit=limit))
-        print_plain(found.items)
-    else:
-        console().print(ask(host, draw))
+    watched = of_template(
+        lambda client: client.list_template_builds(template, limit=limit).items,
+        builds_table,
+        lambda found: found[0].template,  # to make a template is to begin a build
+    )
+    watching.show(host, output, watched, watch=watch)
 
 
 @app.command()
@@ -210,14 +193,3 @@ def logs(
             log.print_new(write)
 
     ask(host, work)
-
-
-def _watch(host: str | None, template: str, draw: "Callable[[api.Client], RenderableType]") -> None:
-    from torpor.cli.template_watch import keep_showing
-
-    ask(host, lambda client: keep_showing(client, client.get_template(template).id, draw))
-
-
-def _check_watched(watch: bool, output: Form) -> None:
-    if watch and output is Form.JSON:
-        raise typer.BadParameter("only with a table", param_hint="--watch")

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from torpor.cli.session_tables import SHORT, ago, when
-from torpor.cli.tables import console
 
 if TYPE_CHECKING:
     from torpor import client as api
@@ -21,12 +21,10 @@ STYLES = {
 }
 
 
-def print_templates(templates: Sequence["api.Template"]) -> None:
-    """Print the list of templates."""
-    out = console()
+def templates_list(templates: Sequence["api.Template"]) -> RenderableType:
+    """Return the list of templates."""
     if not templates:
-        out.print("There are no templates. `torpor template create` makes one.", markup=False)
-        return
+        return Text("There are no templates. `torpor template create` makes one.")
     table = _table("name", "id", "state", "from", "age")
     for each in templates:
         table.add_row(
@@ -36,7 +34,7 @@ def print_templates(templates: Sequence["api.Template"]) -> None:
             Text(str(each.source)),
             ago(each.created_at),
         )
-    out.print(table)
+    return table
 
 
 def template_table(found: "api.Template", newest: "api.Build | None") -> Table:

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Generator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from torpor.cli.progress import Shown
 from torpor.cli.waiting import Told
+from torpor.cli.watching import Watched, followed, last_event
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from torpor.client import Build, Client, Event, Template
+
+T = TypeVar("T")
 
 DELETED = "template.deleted"
 
@@ -46,16 +49,10 @@ def until_built(client: "Client", template: "Template") -> "Build":
     return build
 
 
-def last_event(client: "Client") -> str | None:
-    """Return the id of the newest event: after that follows what is not yet to be seen."""
-    events = client.get_history(limit=1).events
-    return events[-1].id if events else None
-
-
 def events_of(client: "Client", template: str, after: str | None) -> "Generator[Event, None, None]":
     """Yield what happens to a template after an event, up to its end. A server that is away is
     waited for."""
-    with closing(client.events(after=after, patience=None)) as events:
+    with closing(followed(client, None, after)) as events:
         for event in events:
             if event.data.get("template_id") == template:
                 yield event
@@ -63,24 +60,27 @@ def events_of(client: "Client", template: str, after: str | None) -> "Generator[
                     return
 
 
-def keep_showing(
-    client: "Client", template: str, draw: Callable[["Client"], "RenderableType"]
-) -> None:
-    """Show what ``draw`` draws, anew whenever something happens to a template, until Ctrl-C or
-    until it is deleted."""
-    from rich.live import Live
+def of_template(
+    look: "Callable[[Client], T]",
+    draw: "Callable[[T], RenderableType]",
+    whose: Callable[[T], str],
+) -> Watched[T]:
+    """Return what ``look`` asks for of a template as something to watch; ``whose`` takes the id of
+    the template, which events have, from what was found."""
+    its_id = ""
 
-    from torpor.cli.tables import console
+    def look_at(client: "Client") -> T:
+        nonlocal its_id
+        found = look(client)
+        its_id = whose(found)
+        return found
 
-    last = last_event(client)
-    with (
-        Live(draw(client), console=console(), screen=True, auto_refresh=False) as live,
-        closing(events_of(client, template, last)) as events,
-    ):
-        live.refresh()
-        for event in events:
-            if event.type != DELETED:
-                live.update(draw(client), refresh=True)
+    return Watched(
+        look_at,
+        draw,
+        lambda event: event.data.get("template_id") == its_id,
+        lambda event: event.type == DELETED,
+    )
 
 
 class Log:

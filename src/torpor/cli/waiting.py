@@ -1,19 +1,14 @@
 """Waiting for a session to be ready, with what the server tells of it meanwhile."""
 
-import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-
-from rich.live import Live
 
 from torpor.cli.progress import Shown
 
 if TYPE_CHECKING:
     from torpor.client import Client, Event, Session
 
-REFRESH_SECONDS = 1.0
 ENDS = frozenset({"session.ready", "session.failed", "session.destroyed", "session.paused"})
 """Types of events after which there is nothing to wait for."""
 
@@ -52,27 +47,3 @@ def step_of(event: "Event") -> Told | None:
     """Return the step of a start that an event tells of."""
     step = event.data.get("step") if event.type == "session.progress" else None
     return Told(step) if isinstance(step, str) else None
-
-
-def watch(client: "Client", found: Callable[["Client"], tuple[list["Session"], bool]]) -> None:
-    """Show the sessions until Ctrl-C. A server that is away for a while is waited for."""
-    from torpor.cli.session_tables import sessions_table
-    from torpor.cli.tables import console
-    from torpor.client import ClientError
-    from torpor.client.tries import passes
-
-    sessions, _ = found(client)
-    with Live(sessions_table(sessions), console=console(), screen=True, auto_refresh=False) as live:
-        live.refresh()
-        while True:
-            time.sleep(REFRESH_SECONDS)
-            caption = None
-            try:
-                sessions, _ = found(client)
-            except ClientError as error:
-                if not passes(error):
-                    raise
-                caption = f"Not as it is now: {error}"
-            table = sessions_table(sessions)
-            table.caption = caption
-            live.update(table, refresh=True)

@@ -37,7 +37,8 @@ class Server:
     """The server of the home ``home``. It has the same address each time that it is started.
 
     ``log`` is the file with what it says. ``within`` are words before its command line, which end
-    in running it in their place.
+    in running it in their place. ``authority`` is the file of what vouches for its certificate, if
+    the settings have one.
     """
 
     def __init__(
@@ -46,9 +47,11 @@ class Server:
         cache: Path,
         settings: Mapping[str, int | str] | None = None,
         within: Sequence[str] = (),
+        authority: Path | None = None,
     ) -> None:
         self.home, self.cache = home, cache
         self._within = within
+        self._authority = None if authority is None else str(authority)
         self.log = home / "server.log"
         self._settings = {**SETTINGS, **(settings or {})}
         self._port = _free_port()
@@ -57,7 +60,8 @@ class Server:
     @property
     def url(self) -> str:
         """Where it is reached."""
-        return f"http://127.0.0.1:{self._port}"
+        scheme = "http" if self._authority is None else "https"
+        return f"{scheme}://127.0.0.1:{self._port}"
 
     @property
     def database(self) -> str:
@@ -78,11 +82,11 @@ class Server:
 
     def client(self, patience: Patience | None = None) -> AsyncClient:
         """Return a client of it."""
-        return AsyncClient(self.url, self.token, patience=patience)
+        return AsyncClient(self.url, self.token, patience=patience, authorities=self._authority)
 
     def waiting_client(self, patience: Patience | None = None) -> Client:
         """Return a client of it for threads."""
-        return Client(self.url, self.token, patience=patience)
+        return Client(self.url, self.token, patience=patience, authorities=self._authority)
 
     async def start(self) -> float:
         """Start it; return the seconds until it has answered. Raises VmError if it does not."""
@@ -119,7 +123,7 @@ class Server:
         return time.monotonic() - began
 
     async def _answering(self) -> None:
-        async with AsyncClient(self.url, patience=ONCE) as client:
+        async with AsyncClient(self.url, patience=ONCE, authorities=self._authority) as client:
             while self.pid:
                 with contextlib.suppress(ClientError):
                     await client.health()

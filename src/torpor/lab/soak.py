@@ -1,4 +1,5 @@
-"""The proofs that take long: many kills, streams through many freezes, an archive of gibibytes."""
+"""The proofs that take long: many kills, streams through many freezes, an archive of gibibytes, all
+that one can ask a server for."""
 
 import shutil
 import tempfile
@@ -12,6 +13,8 @@ from torpor.lab.check import Check
 from torpor.lab.kills import kills
 from torpor.lab.laboratory import Laboratory, laboratory
 from torpor.lab.large_image import large_image
+from torpor.lab.schema import check_installed
+from torpor.lab.schema_soak import schema_soak
 from torpor.lab.server_kills import server_kills
 from torpor.settings import Places
 from torpor.vm import Command, Exec, Host, Machine, Output, Wanted
@@ -29,7 +32,8 @@ class Long:
 
     ``kills`` of the program while it freezes and thaws, ``reboots``: kills while a machine reboots,
     ``server_kills`` of a server while sessions are worked with, ``minutes`` of streams, an archive
-    of ``archive_mib``, an image with a file of ``image_mib``.
+    of ``archive_mib``, an image with a file of ``image_mib``, ``schema_minutes`` of requests that
+    are made up from the OpenAPI document.
     """
 
     kills: int = 200
@@ -38,10 +42,16 @@ class Long:
     minutes: float = 60.0
     archive_mib: int = 5120
     image_mib: int = 5120
+    schema_minutes: float = 60.0
 
 
 async def soak(places: Places, wanted: Long, report: Report) -> list[Check]:
-    """Do what is wanted, one after the other, and return the checks."""
+    """Do what is wanted, one after the other, and return the checks.
+
+    Raises :exc:`torpor.vm.HostError` at once if what a part needs is not installed.
+    """
+    if wanted.schema_minutes:
+        check_installed()
     checks: list[Check] = []
     async with laboratory(places, report) as lab:
         for what, count in (("freezes", wanted.kills), ("reboots", wanted.reboots)):
@@ -55,6 +65,10 @@ async def soak(places: Places, wanted: Long, report: Report) -> list[Check]:
             checks.append(await _archived(lab, wanted.archive_mib, report))
         if wanted.image_mib:
             checks.append(await large_image(lab, wanted.image_mib, report))
+        if wanted.schema_minutes:
+            checks += await schema_soak(
+                lab.maker, places.home, wanted.schema_minutes, time.time_ns(), report
+            )
     return checks
 
 

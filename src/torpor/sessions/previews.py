@@ -18,7 +18,7 @@ from torpor.store import sessions
 from torpor.store.database import Database
 from torpor.store.errors import StoreError
 from torpor.store.news import MISSED
-from torpor.store.records import Operation, PreviewLink, Role
+from torpor.store.records import Operation, PreviewLink
 
 logger = logging.getLogger("torpor.sessions")
 
@@ -50,7 +50,6 @@ class Previews:
         session: str,
         port: int,
         by: Actor,
-        role: Role,
         *,
         seconds: int,
         label: str = "",
@@ -70,7 +69,7 @@ class Previews:
             check_there(await self._standing.own(session))
             moment = now()
             link = PreviewLink(
-                f"pv_{secrets.token_hex(8)}", session, port, label, moment, by.id, role,
+                f"pv_{secrets.token_hex(8)}", session, port, label, moment, by.id,
                 moment + timedelta(seconds=seconds),
             )  # fmt: skip
             record = self._operations.new("share", by, session, key, link=link.id)

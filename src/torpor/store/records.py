@@ -290,7 +290,8 @@ class Part:
 @dataclass(frozen=True)
 class PreviewLink:
     """A link to what listens on a ``port`` of a session: whoever has it may use that, as the token
-    ``created_by`` in its ``role`` could, until ``expires_at``, unless it was revoked before."""
+    ``created_by`` could, until ``expires_at``, unless it was revoked before. (What is signed
+    has its role.)"""
 
     id: str
     session: str
@@ -298,7 +299,6 @@ class PreviewLink:
     label: str
     created_at: datetime
     created_by: str
-    role: Role
     expires_at: datetime
     revoked_at: datetime | None = None
 

@@ -264,7 +264,6 @@ preview_links = Table(
     Column("label", Words, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("created_by", Id, nullable=False),
-    Column("role", Words, nullable=False),
     Column("expires_at", Moment, nullable=False, index=True),
     Column("revoked_at", Moment),
 )

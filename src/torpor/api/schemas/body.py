@@ -1,9 +1,9 @@
 """What all bodies have in common."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 
 def rfc3339(at: datetime) -> str:
@@ -16,6 +16,22 @@ Time = Annotated[
     PlainSerializer(rfc3339, return_type=str),
     Field(examples=["2026-05-04T08:05:42.120000Z"]),
 ]
+
+
+def _only(kind: type) -> BeforeValidator:
+    """Return what refuses values of another type: to Python 0, 0.0 and False are one."""
+
+    def check(value: object) -> object:
+        if type(value) is not kind:
+            raise ValueError(f"this must be a {_SAID[kind]}")
+        return value
+
+    return BeforeValidator(check)
+
+
+_SAID = {bool: "boolean", int: "whole number"}
+No = Annotated[Literal[False], _only(bool)]
+Zero = Annotated[Literal[0], _only(int)]
 
 
 class Asked(BaseModel):

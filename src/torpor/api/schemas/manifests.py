@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from torpor.api.schemas.body import Asked
+from torpor.api.schemas.body import Asked, Zero
 from torpor.sessions.manifests import OWN
 from torpor.sessions.model import NO_TEMPLATE, NewSession
 
@@ -201,7 +201,7 @@ class EnvelopeOwn(Asked):
 
     image: str | None = Field(default=None, description="The image to start from.")
     keep_warm: bool = Field(default=False, alias="keepWarm", description="Never pause by itself.")
-    never_idle: Literal[0] | None = Field(
+    never_idle: Zero | None = Field(
         default=None,
         alias="idleTimeoutSeconds",
         description="0: it is never paused for being idle.",

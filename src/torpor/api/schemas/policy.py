@@ -70,7 +70,5 @@ class PolicyVerdicts(Answered):
 
     ok: bool = Field(description="Whether a session with it could be made.")
     agent: str = Field(description="What would have to keep to it.", examples=["none"])
-    default_action: Action = Field(
-        serialization_alias="defaultAction", description="What no rule is about."
-    )
+    default_action: Action = Field(alias="defaultAction", description="What no rule is about.")
     verdicts: list[Verdict] = Field(description="Of each rule, in their order.")

@@ -1,10 +1,10 @@
 """Sessions."""
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, model_validator
 
-from torpor.api.schemas.body import Answered, Asked, Time
+from torpor.api.schemas.body import Answered, Asked, No, Time
 from torpor.api.schemas.manifests import (
     IDLE,
     LABELS,
@@ -62,7 +62,7 @@ class SessionChanges(Asked):
     metadata: dict[str, Any] | None = Field(None, description=METADATA)
     idle_timeout: Seconds | None = Field(None, description=IDLE, examples=[3600])
     keep_warm: bool | None = Field(None, description="Never pause by itself.")
-    resume_on_topoff: Literal[False] | None = Field(
+    resume_on_topoff: No | None = Field(
         None,
         description="Only false: Torpor has no balance that could be topped up, so no session is"
         " ever resumed for that.",

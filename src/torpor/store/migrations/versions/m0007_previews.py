@@ -18,7 +18,6 @@ def upgrade() -> None:
         sa.Column("label", sa.Text, nullable=False),
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.Column("created_by", ID_TEXT, nullable=False),
-        sa.Column("role", sa.Text, nullable=False),
         sa.Column("expires_at", sa.BigInteger, nullable=False),
         sa.Column("revoked_at", sa.BigInteger),
         sa.PrimaryKeyConstraint("id", name="pk_preview_links"),
