@@ -111,7 +111,7 @@ async def test_a_command_starts_in_the_workspace_where_there_is_one(
     one: str, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     workspace = tmp_path / "workspace"
-    monkeypatch.setattr(execs, "WORKSPACE", str(workspace))
+    monkeypatch.setattr(execs, "PREFERRED", str(workspace))
 
     async def told(**body: Any) -> tuple[int, str]:
         answer = await client.post("/sessions/one/sandbox/exec", json={"argv": ["pwd"], **body})

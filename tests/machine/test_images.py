@@ -71,7 +71,7 @@ with open("/large", "rb") as file:
                       digests]))
 """
 MADE_AT_BOOT = {"proc", "sys", "dev", "run", "tmp", "lib", "lost+found"}
-MADE_AT_BOOT |= {"etc", "etc/machine-id", "etc/hostname"}
+MADE_AT_BOOT |= {"etc", "etc/machine-id", "etc/hostname", "workspace"}
 KINDS = {
     tarfile.REGTYPE: stat.S_IFREG,
     tarfile.LNKTYPE: stat.S_IFREG,
@@ -117,6 +117,14 @@ def check(found: Mapping[str, list[Any]], wanted: Mapping[str, list[Any]]) -> No
     assert others - above - MADE_AT_BOOT == set()
 
 
+async def workspace(machine: Machine) -> tuple[int, int]:
+    """The mode and the owner of the workspace of a machine."""
+    status = await machine.agent.stat("/workspace")
+    assert status is not None
+    assert status.type == "directory"
+    return stat.S_IMODE(status.mode), status.uid
+
+
 async def whole_life(
     made: Maker, host: Host, image: Image, program: Sequence[str], says: bytes
 ) -> Machine:
@@ -130,6 +138,7 @@ async def whole_life(
         assert (result.stdout, result.exit.code) == (says, 0)
 
     await works(machine)
+    assert await workspace(machine) == (0o755, 0)
     odd = "/a new\ndirectory/-file \U0001f4a4"
     content = os.urandom(300_000)
     await machine.agent.write_file(odd, content, mode=0o640, parents=True)
@@ -251,6 +260,7 @@ async def test_commands_get_what_the_image_says(
     machine = await host.thaw(await golden(start.maker, image, SHAPE, silent), Identity.of("own"))
     running = await machine.agent.start(command_in(image.config, image.config.argv()))
     assert (await running.collect())[0] == b"hello there\n/tmp\n65534\n"
+    assert await workspace(machine) == (0o755, 65534)
     other = command_in(
         image.config, image.config.argv("echo $GREETING; id -u"), env={"GREETING": "x"}, user="0"
     )

@@ -8,12 +8,12 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tests.store.made import START, event, sample, session
 from torpor.store import Database, driver, events, samples, sessions
@@ -432,27 +432,94 @@ async def test_what_follows_an_error_that_ended_all_is_not_committed_alone(
     assert await all_events(database) == ["c"]
 
 
-async def test_a_statement_costs_one_turn_of_the_thread(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What connections leave to their threads from now on."""
     turns: list[object] = []
+    real = driver._Connection._turn
 
-    def counted(work: Callable[..., object], *rest: object) -> object:
+    async def counted(self: Any, work: Callable[[], object]) -> object:
         turns.append(work)
-        return partial(work, *rest)
+        return await real(self, work)
 
+    monkeypatch.setattr(driver._Connection, "_turn", counted)
+    return turns
+
+
+async def test_a_commit_is_the_threads_and_all_before_it_is_done_at_once(
+    database: Database, turns: list[object]
+) -> None:
     async with database.write() as conn:
         await sessions.insert(conn, session("one"))
-    await all_events(database)
-    monkeypatch.setattr(driver, "partial", counted)
-    async with database.read() as conn:
-        assert await sessions.get(conn, "id-of-one") is not None
-    assert len(turns) == 1  # and none for the end of the transaction
-    turns.clear()
-    async with database.write() as conn:
         await sessions.update(conn, "id-of-one", generation=1)
         await events.append(conn, event("a"))
-    assert len(turns) == 3
+        assert turns == []
+    assert len(turns) == 1
+    assert await all_events(database) == ["a"]  # the first of this connection, which is opened
+    turns.clear()
+    async with database.read() as conn:
+        assert await sessions.get(conn, "id-of-one") is not None
+
+    async def fail() -> None:
+        async with database.write() as conn:
+            await events.append(conn, event("b"))
+            await sessions.update(conn, "nobody", generation=1)
+
+    with pytest.raises(KeyError):
+        await fail()
+    assert turns == []
+    assert await all_events(database) == ["a"]
+
+
+LONG = """SELECT (WITH RECURSIVE numbers(n) AS (
+    SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1000000
+) SELECT sum(n) FROM numbers)"""
+
+
+async def test_others_go_on_while_a_query_takes_long(
+    database: Database, turns: list[object]
+) -> None:
+    async with database.read() as conn:
+        await conn.exec_driver_sql("SELECT 1")
+        turns.clear()
+        asking = asyncio.create_task(_asked(conn, LONG))
+        looks = 0
+        while not asking.done():
+            await asyncio.sleep(0.001)
+            looks += 1
+        assert await asking == 500000500000
+    assert len(turns) == 1
+    assert looks > 3
+
+
+async def test_a_query_that_takes_long_leaves_the_transaction_around_it_whole(
+    database: Database,
+) -> None:
+    async with database.write() as conn:
+        await events.append(conn, event("a"))
+        assert await _asked(conn, LONG) == 500000500000
+        await events.append(conn, event("b"))
+    assert await all_events(database) == ["a", "b"]
+
+
+async def _asked(conn: AsyncConnection, query: str) -> object:
+    return (await conn.exec_driver_sql(query)).scalar()
+
+
+async def test_others_go_on_while_another_program_is_writing(database: Database) -> None:
+    async def write() -> None:
+        async with database.write() as conn:
+            await events.append(conn, event("a"))
+
+    with closing(sqlite3.connect(database.file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        writing = asyncio.create_task(write())
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not writing.done()
+        other.execute("ROLLBACK")
+    await writing
+    assert await all_events(database) == ["a"]
 
 
 def test_a_program_that_ends_in_a_hurry_ends_well(url: str) -> None:

@@ -58,6 +58,9 @@ async def test_events_before_one(
 
 async def test_the_newest_is_known(conn: Transaction) -> None:
     assert await events.last_id(conn) == "e9"
+    ours = [each.id for each in await events.after(conn, None, "s", 100)]
+    assert await events.last_of(conn, "s") == ours[-1] != "e9"
+    assert await events.last_of(conn, "nobody") is None
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from torpor.api.schemas.execs import (
 from torpor.api.streaming import unless_gone
 from torpor.api.uploads import body_pieces
 from torpor.api.wiring import By, Idempotency, Server, Service, SessionId
+from torpor.images.workspace import WORKSPACE
 from torpor.sessions import Following, Sessions
 from torpor.sessions.following import Item, no_command
 from torpor.sessions.model import Actor
@@ -35,8 +36,8 @@ routes = router("execs")
 
 EXEC = SESSION + "/execs/{exec_id}"
 USUAL_SECONDS, LONGEST_SECONDS = 60, 240
-WORKSPACE = "/workspace"
-"""Where a command starts that is waited for, if there is such a directory."""
+PREFERRED = WORKSPACE.decode()
+"""Where a command starts that is waited for, if nobody has removed it."""
 STDIN_LIMIT = 8 << 20
 
 ExecId = Annotated[str, Path(description="The command's id.", pattern=r"^[0-9a-zA-Z_-]{1,64}$")]
@@ -85,7 +86,7 @@ async def exec_in_sandbox(
             most=server.settings.exec_output_limit_mib << 20,
             env=body.env,
             workdir=body.workdir or None,
-            prefer=WORKSPACE,
+            prefer=PREFERRED,
             user=body.user,
             limit=float(_seconds(body.timeout_seconds)),
         ),

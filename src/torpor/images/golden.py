@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 from torpor.images.image import Image
 from torpor.images.parts import GuestParts, guest_parts
 from torpor.images.progress import Report, Step
+from torpor.images.workspace import WORKSPACE, make_workspace
 from torpor.vm.accelerator import Accelerator, probe
 from torpor.vm.agent import Identity
 from torpor.vm.base import link_or_copy
@@ -28,7 +30,9 @@ from torpor.vm.shape import Shape
 from torpor.vm.store import Store
 from torpor.vm.thaw import BootWanted
 
-FORMAT = 1
+log = logging.getLogger("torpor.images")
+
+FORMAT = 2
 REHEARSAL = (("/bin/true",), ("/bin/true",))
 """Commands that a machine runs before it is frozen, so that what every later one does first, being
 woken and asked for a command, has been done before: its pages are there, and its imports made."""
@@ -109,6 +113,7 @@ def golden_id(maker: Maker, image: Image, shape: Shape) -> str:
         "accelerator": [accelerator.name, accelerator.cpu, *accelerator.qemu_version],
         "machine": [MACHINE, BOOT_ARGUMENTS],
         "rehearsal": REHEARSAL,
+        "workspace": [WORKSPACE.decode(), _owner(image)],
     }
     return "golden-" + hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
 
@@ -155,6 +160,7 @@ async def golden(maker: Maker, image: Image, shape: Shape, report: Report) -> st
             machine = await host.boot(wanted_boot, Identity.of("golden"))
             labels = {"image": image.name}
             try:
+                await _make_workspace(machine, image)
                 await _rehearse(machine)
                 await host.freeze(machine, Wanted("stop", "base", id=wanted, labels=labels))
             finally:
@@ -165,6 +171,18 @@ async def golden(maker: Maker, image: Image, shape: Shape, report: Report) -> st
     finally:
         await host.close()
     return wanted
+
+
+def _owner(image: Image) -> str:
+    """Return whom the workspace belongs to. (Images with the same disk may differ in it.)"""
+    return image.config.user or "0"
+
+
+async def _make_workspace(machine: Machine, image: Image) -> None:
+    try:
+        await make_workspace(machine.agent, _owner(image))
+    except GuestError as error:  # its user may not be there, or something else of this name
+        log.warning("image %s has no %s: %s", image.name, WORKSPACE.decode(), error)
 
 
 async def _rehearse(machine: Machine) -> None:

@@ -40,7 +40,7 @@ class Events:
         event = Event(self._ulids.new_id(), type_, now(), session, by.id, data)
         await table.append(conn, event)
         if session is not None:
-            await sessions.update(conn, session, last_event_at=event.at)
+            await sessions.note_event(conn, session, event.at)
         return event
 
     async def add(self, type_: str, session: str | None, by: Actor, **data: Any) -> Event:

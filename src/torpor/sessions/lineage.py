@@ -40,7 +40,7 @@ from torpor.store import events as events_table
 from torpor.store import operations as operations_table
 from torpor.store import sessions
 from torpor.store import snapshots as snapshots_table
-from torpor.store.database import Database
+from torpor.store.database import Database, Transaction
 from torpor.store.errors import StoreError
 from torpor.store.records import Operation, Session, Snapshot, Status
 from torpor.vm import VmError
@@ -115,14 +115,10 @@ class Lineage:
                 await self._creation.check_room_for(conn, count)
             if checkpoint is None:
                 source = await self._checkpoints.cut(parent, by, "fork", "", None, children=count)
-                parent = await self._standing.get(session_id)
             else:
                 source = check_ready(await self._checkpoints.get(session_id, checkpoint))
-            children: list[Session | SessionError] = [
-                self._child(parent, source, number) for number in range(1, count + 1)
-            ]
-            forked = Forked(children, await self.not_undone(parent, source), _warnings(source))
-            starts = await self._insert_children(parent, source, forked, by, key)
+            children = [self._child(parent, source, number) for number in range(1, count + 1)]
+            forked, starts = await self._insert_children(parent, source, children, by, key)
         for start in starts:
             self._creation.provision(start, by, "fork")
         return forked
@@ -159,26 +155,28 @@ class Lineage:
         self,
         parent: Session,
         source: Snapshot,
-        forked: Forked,
+        children: list[Session | SessionError],
         by: Actor,
         key: Key | None,
-    ) -> list[Operation]:
+    ) -> tuple[Forked, list[Operation]]:
         """Note the children of a fork, and that they are to be started, all in one transaction."""
-        children = forked.children
         new = [child for child in children if isinstance(child, Session)]
-        # One of which nothing came can be asked for again with its key.
-        operation = self._operations.done_at_once(
-            self._operations.new("fork", by, parent.id, key if new else None),
-            children=[
-                child.id if isinstance(child, Session) else child.plain() for child in children
-            ],
-            not_undone=forked.not_undone,
-            warnings=forked.warnings,
-        )
         starts = []
         try:
             async with self._database.write() as conn:
                 await self._creation.check_room_for(conn, len(new))
+                not_undone = await self._not_undone(conn, parent, source)
+                forked = Forked(children, not_undone, _warnings(source))
+                # One of which nothing came can be asked for again with its key.
+                operation = self._operations.done_at_once(
+                    self._operations.new("fork", by, parent.id, key if new else None),
+                    children=[
+                        child.id if isinstance(child, Session) else child.plain()
+                        for child in children
+                    ],
+                    not_undone=forked.not_undone,
+                    warnings=forked.warnings,
+                )
                 await operations_table.insert(conn, operation)
                 for child in new:
                     await insert_named(conn, replace(child, created_by=by.id))
@@ -197,7 +195,7 @@ class Lineage:
             raise
         for session in (parent, *new):
             self._events.tell(session.id)
-        return starts
+        return forked, starts
 
     async def _forked(self, operation: Operation) -> Forked:
         """Return what an earlier fork said."""
@@ -244,8 +242,8 @@ class Lineage:
                 session = back
             old = session.machine if session.status in RUNS else None
             generation = session.generation + 1
-            self._room.take(session.id, source.id)
             try:
+                self._room.take(session.id, source.id)
                 async with self._operations.noted(
                     "rollback", by, session.id, key,
                     snapshot=source.id, checkpoint=checkpoint, generation=generation, old=old,
@@ -293,7 +291,10 @@ class Lineage:
         """Return the ids of the events since a snapshot with which the session reached beyond its
         machine: no way back undoes these."""
         async with self._database.read() as conn:
-            found = await events_table.after(conn, source.event, session.id, MOST_LISTED, EXTERNAL)
+            return await self._not_undone(conn, session, source)
+
+    async def _not_undone(self, conn: Transaction, session: Session, source: Snapshot) -> list[str]:
+        found = await events_table.after(conn, source.event, session.id, MOST_LISTED, EXTERNAL)
         return [event.id for event in found]
 
     # The tree

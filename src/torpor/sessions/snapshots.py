@@ -65,7 +65,7 @@ class Snapshots:
             checkpoint=checkpoint,
             label=label,
             parent=session.snapshot,
-            event=await self._last_event(conn, session.id),
+            event=await events_table.last_of(conn, session.id),
             stored_bytes=kept.stored_bytes,
             durable=kept.durable,
             workspace=kept.disk,
@@ -74,10 +74,6 @@ class Snapshots:
         if kept.disk is not None and kept.disk == session.workspace:
             await note_saved(conn, self._host, kept.disk)
         return snapshot
-
-    async def _last_event(self, conn: Transaction, session: str) -> str | None:
-        found = await events_table.before(conn, None, session, 1)
-        return found[0].id if found else None
 
     def settle(self, snapshot: str, *superseded: str | None) -> None:
         """Have a snapshot become durable in the background; then remove those that it supersedes,

@@ -7,9 +7,10 @@ workspace, and where to is the business of the machine's own users.
 from typing import Literal
 from urllib.parse import quote, unquote_to_bytes
 
+from torpor.images.workspace import WORKSPACE
 from torpor.sessions.errors import InvalidError
 
-ROOT = b"/workspace"
+ROOT = WORKSPACE
 LONGEST, LONGEST_NAME = 4095, 255
 """Bytes of a path, and of one name in it, that Linux takes (PATH_MAX with its NUL, NAME_MAX)."""
 

@@ -19,7 +19,7 @@ MOST_LINES = 2000
 
 async def insert(conn: AsyncConnection, build: Build) -> None:
     """Add a build."""
-    await conn.execute(table.insert().values(rows.values(build)))
+    await rows.add(conn, table, build)
 
 
 async def get(conn: AsyncConnection, build: str) -> Build | None:
@@ -77,7 +77,7 @@ async def add_line(conn: AsyncConnection, build: str, at: datetime, text: str) -
     told = template_lines.c.build == build
     newest = await conn.scalar(select(func.max(template_lines.c.number)).where(told))
     line = Line(build, (newest or 0) + 1, at, text)
-    await conn.execute(template_lines.insert().values(rows.values(line)))
+    await rows.add(conn, template_lines, line)
     if line.number > MOST_LINES:
         old = template_lines.c.number <= line.number - MOST_LINES
         await conn.execute(template_lines.delete().where(told, old))

@@ -26,7 +26,7 @@ class ConfigQuery:
 async def insert(conn: AsyncConnection, config: Config) -> None:
     """Add a configuration. Raises :exc:`ConfigNameTakenError`; the transaction can go on."""
     try:
-        await conn.execute(table.insert().values(rows.values(config)))
+        await rows.add(conn, table, config)
     except IntegrityError:  # the transaction around it goes on, as in sessions.insert
         holder = await find(conn, config.name)
         if holder is not None:

@@ -1,15 +1,16 @@
-"""How SQLite is reached: each connection has a thread, and each statement goes there once.
+"""How SQLite is reached: what is quick at once, and the rest in a thread that each connection has.
 
-aiosqlite goes there for each step of a statement (cursor, execution, rows, closing), which is most
-of what a short transaction costs. Here a statement, its rows, and before the first of a transaction
-its beginning, are one turn (``docs/decisions/0044-sqlalchemy-over-sqlite.md``).
+A statement is quicker than its way to a thread and back, by far where the processors are all in
+use: it is done where it is asked for, unless it proves to be long or somebody else is writing. A
+commit waits for the disk, and is the thread's (``docs/decisions/0044-sqlalchemy-over-sqlite.md``).
 
-A turn goes to its end, also if who waits for it is cancelled: nothing is left that goes on behind
-its owner's back, or that the thread brings to an event loop that has ended.
+A turn of the thread goes to its end, also if who waits for it is cancelled: nothing is left that
+goes on behind its owner's back, or that the thread brings to an event loop that has ended.
 """
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,19 @@ from aiosqlite.core import _STOP_RUNNING_SENTINEL
 
 T = TypeVar("T")
 
+CLOSED = "Connection closed"
+"""The words by which SQLAlchemy knows that a connection is."""
 BUSY_SECONDS = 10
 """How long a writer waits for one of another program."""
+LONG_SECONDS = 0.005
+"""After how long a query is no more answered at once, but by the thread, from its beginning."""
+LOOK_STEPS = 2000
+"""After how many of SQLite's steps, each far below a microsecond, it is looked how long it took."""
+
+_QUICK = ("SELECT", "INSERT", "UPDATE")
+"""How statements begin that are done at once: records are read, added and changed one by one or by
+the page; but they are deleted by age, however many there are."""
+_NOT_AT_ONCE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_INTERRUPT}
 
 
 async def connect(file: Path, *, writes: bool) -> aiosqlite.Connection:
@@ -29,14 +41,14 @@ async def connect(file: Path, *, writes: bool) -> aiosqlite.Connection:
 
     def opened() -> sqlite3.Connection:
         # Python's own idea of when a transaction begins is left out: see begun.
-        raw = sqlite3.connect(
-            file, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
+        raw = sqlite3.connect(file, timeout=0, isolation_level=None, check_same_thread=False)
         try:
+            _wait_for_others(raw, BUSY_SECONDS)
             raw.execute("PRAGMA journal_mode=WAL")
             raw.execute("PRAGMA synchronous=FULL")
             raw.execute("PRAGMA foreign_keys=ON")
             raw.execute(f"PRAGMA query_only={'OFF' if writes else 'ON'}")
+            _wait_for_others(raw, 0)
         except BaseException:
             raw.close()
             raise
@@ -45,6 +57,11 @@ async def connect(file: Path, *, writes: bool) -> aiosqlite.Connection:
     connection = _Connection(opened, writes=writes)
     await connection.open()
     return connection
+
+
+def _wait_for_others(raw: sqlite3.Connection, seconds: float) -> None:
+    """Have SQLite wait so long for another connection that is in its way."""
+    raw.execute(f"PRAGMA busy_timeout={seconds * 1000:.0f}")
 
 
 async def finished(doing: asyncio.Future[T]) -> T:
@@ -72,6 +89,8 @@ class _Connection(aiosqlite.Connection):
         # A writer that begins as a reader may find later that another one was quicker, and fail.
         self._begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
         self._begun = False
+        self._until: float | None = None
+        """When a query that is being answered at once has taken too long."""
 
     async def open(self) -> None:
         """Start the thread, and open the file in it."""
@@ -103,16 +122,42 @@ class _Connection(aiosqlite.Connection):
 
     async def _execute(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         if not self._running or self._connection is None:
-            raise ValueError("Connection closed")  # the words by which SQLAlchemy knows it
-        return await self._turn(partial(fn, *args, **kwargs))
+            raise ValueError(CLOSED)
+        return await self._turn(partial(self._patiently, partial(fn, *args, **kwargs)))
 
     async def _turn(self, work: Callable[[], T]) -> T:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._tx.put_nowait((done, work))
         return await finished(done)
 
+    async def at_once(self, query: Callable[[], T], *, stops: bool) -> T:
+        """Ask SQLite for something that is likely to be quick. It is asked again, in the thread, if
+        another program holds it up, or, for one that ``stops`` when it has taken long, then."""
+        if not self._running or self._connection is None:
+            raise ValueError(CLOSED)
+        self._until = time.monotonic() + LONG_SECONDS if stops else None
+        try:
+            return query()
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _NOT_AT_ONCE:
+                raise
+        finally:
+            self._until = None
+        return await self._turn(partial(self._patiently, query))
+
+    def _patiently(self, query: Callable[[], T]) -> T:
+        _wait_for_others(self._conn, BUSY_SECONDS)
+        try:
+            return query()
+        finally:
+            _wait_for_others(self._conn, 0)
+
+    def _is_long(self) -> bool:
+        return self._until is not None and time.monotonic() > self._until
+
     def _open(self) -> None:
         self._connection = self._connector()
+        self._connection.set_progress_handler(self._is_long, LOOK_STEPS)
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -127,11 +172,8 @@ class _Connection(aiosqlite.Connection):
         await self._execute(self._commit)
 
     async def rollback(self) -> None:
-        if self._writes:
-            await self._execute(self._rollback)
-        elif self._connection is not None:
-            # It only ends its view of the file: that is less work than to hand it to the thread,
-            # which has nothing else to do now (see finished).
+        if self._connection is not None:
+            # The thread has nothing else to do now (see finished).
             self._rollback()
 
     def begun(self) -> sqlite3.Connection:
@@ -181,7 +223,12 @@ class _Cursor:
         return self
 
     async def execute(self, sql: str, parameters: Any = ()) -> None:
-        await self._connection._execute(self._run, sqlite3.Connection.execute, sql, parameters)
+        run = partial(self._run, sqlite3.Connection.execute, sql, parameters)
+        if sql.startswith(_QUICK):
+            # A change that is stopped takes its whole transaction with it.
+            await self._connection.at_once(run, stops=sql.startswith("SELECT"))
+        else:
+            await self._connection._execute(run)
 
     async def executemany(self, sql: str, parameters: Any) -> None:
         await self._connection._execute(self._run, sqlite3.Connection.executemany, sql, parameters)

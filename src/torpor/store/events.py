@@ -4,7 +4,7 @@ order."""
 from collections.abc import Collection
 from datetime import datetime
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, bindparam, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.store import rows
@@ -14,7 +14,16 @@ from torpor.store.tables import events as table
 
 async def append(conn: AsyncConnection, event: Event) -> None:
     """Add an event."""
-    await conn.execute(table.insert().values(rows.values(event)))
+    await rows.add(conn, table, event)
+
+
+async def last_of(conn: AsyncConnection, session: str) -> str | None:
+    """Return the id of the newest event of a session, or None."""
+    found: str | None = await conn.scalar(_LAST_OF, {"of": session})
+    return found
+
+
+_LAST_OF = select(func.max(table.c.id)).where(table.c.session == bindparam("of"))
 
 
 async def after(

@@ -10,7 +10,7 @@ from torpor.store.tables import keys as table
 
 async def insert(conn: AsyncConnection, key: SigningKey) -> None:
     """Add a key."""
-    await conn.execute(table.insert().values(rows.values(key)))
+    await rows.add(conn, table, key)
 
 
 async def of(conn: AsyncConnection, purpose: str) -> list[SigningKey]:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,7 +16,7 @@ from torpor.store.tables import operations as table
 async def insert(conn: AsyncConnection, operation: Operation) -> None:
     """Note an operation. Raises :exc:`KeyUsedError` if its actor has used its key before."""
     try:
-        await conn.execute(table.insert().values(rows.values(operation)))
+        await rows.add(conn, table, operation)
     except IntegrityError:  # the transaction around it goes on, as in sessions.insert
         if operation.key is not None:
             first = await by_key(conn, operation.actor, operation.key)
@@ -36,14 +36,17 @@ async def finish(
     state: OperationState,
     result: dict[str, Any] | None = None,
     error: str | None = None,
-) -> Operation:
-    """Note how an operation ended, and return it as it is then.
+) -> None:
+    """Note how an operation ended.
 
     Raises :exc:`KeyError` if none of this id is under way: the first end that is noted stays.
     """
     changes = {"state": state, "result": result or {}, "error": error, "ended_at": rows.now()}
-    under_way = table.c.ended_at.is_(None)
-    return await rows.changed(conn, Operation, table, operation, changes, under_way)
+    if (await conn.execute(_FINISHING, {rows.THIS: operation, **changes})).rowcount != 1:
+        raise KeyError(operation)
+
+
+_FINISHING = table.update().where(table.c.id == bindparam(rows.THIS), table.c.ended_at.is_(None))
 
 
 async def interrupt(conn: AsyncConnection, session: str, but: str) -> None:

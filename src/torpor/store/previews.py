@@ -13,7 +13,7 @@ from torpor.store.tables import preview_links as table
 
 async def insert(conn: AsyncConnection, link: PreviewLink) -> None:
     """Add a link."""
-    await conn.execute(table.insert().values(rows.values(link)))
+    await rows.add(conn, table, link)
 
 
 async def get(conn: AsyncConnection, link: str) -> PreviewLink | None:

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select, Table, select
+from sqlalchemy import ColumnElement, Select, Table, bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from torpor.store.records import (
     Build,
@@ -37,9 +39,25 @@ C = TypeVar(
 )
 
 
+_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def names(record: type) -> tuple[str, ...]:
+    """Return the names of the columns of a kind of record."""
+    if record not in _NAMES:
+        _NAMES[record] = tuple(field.name for field in fields(record))
+    return _NAMES[record]
+
+
 def values(record: Any) -> dict[str, Any]:
     """Return the columns of a record. (Not ``asdict``: that copies what is in them.)"""
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    return {name: getattr(record, name) for name in names(type(record))}
+
+
+async def add(conn: AsyncConnection, table: Table, record: Any) -> None:
+    """Add a record to its table."""
+    # Values that are beside the statement are not looked through when it is looked up.
+    await conn.execute(table.insert(), values(record))
 
 
 def now() -> datetime:
@@ -60,7 +78,21 @@ async def first(conn: AsyncConnection, record: Callable[..., T], chosen: Select[
 
 async def one(conn: AsyncConnection, record: Callable[..., T], table: Table, key: str) -> T | None:
     """Return the record whose id is ``key``, or None."""
-    return await first(conn, record, select(table).where(table.c.id == key))
+    row = (await conn.execute(_one(table), {THIS: key})).first()
+    return None if row is None else record(*row)
+
+
+THIS = "this_id"
+
+
+@cache
+def _one(table: Table) -> Select[Any]:
+    return select(table).where(table.c.id == bindparam(THIS))
+
+
+@cache
+def _changing(table: Table) -> ReturningUpdate[Any]:
+    return table.update().where(table.c.id == bindparam(THIS)).returning(table)
 
 
 async def changed(
@@ -77,13 +109,14 @@ async def changed(
     :exc:`TypeError` for a field that the record does not have, and :exc:`ValueError` for one that
     never changes.
     """
-    if unknown := changes.keys() - {field.name for field in fields(record)}:
+    if unknown := changes.keys() - set(names(record)):
         raise TypeError(f"a {record.__name__} has no {', '.join(sorted(unknown))}")
     if fixed := {"id", "created_at", "started_at"} & changes.keys():
         raise ValueError(f"{', '.join(sorted(fixed))} of a {record.__name__} never changes")
-    this = table.c.id == key, *conditions
-    changing = table.update().where(*this).values(**changes).returning(table)
-    row = (await conn.execute(changing if changes else select(table).where(*this))).first()
+    chosen = (_changing if changes else _one)(table)
+    if conditions:  # a statement that is the very one of before is looked up more quickly
+        chosen = chosen.where(*conditions)
+    row = (await conn.execute(chosen, {THIS: key, **changes})).first()
     if row is None:
         raise KeyError(key)
     return record(*row)

@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, bindparam, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,6 +15,8 @@ from torpor.store.paging import Page, newest_first
 from torpor.store.records import Session, Status
 from torpor.store.tables import NAMELESS, session_labels
 from torpor.store.tables import sessions as table
+
+_NOTE_EVENT = table.update().where(table.c.id == bindparam(rows.THIS))
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class SessionQuery:
 async def insert(conn: AsyncConnection, session: Session) -> None:
     """Add a session. Raises :exc:`NameTakenError`; the transaction around it can go on."""
     try:
-        await conn.execute(table.insert().values(rows.values(session)))
+        await rows.add(conn, table, session)
     except IntegrityError:  # SQLite takes back this statement alone (sqlite.org/lang_conflict.html)
         await _refuse_taken_name(conn, session)
         raise
@@ -89,6 +92,15 @@ async def update(conn: AsyncConnection, session: str, **changes: Any) -> Session
         await conn.execute(session_labels.delete().where(labelled))
         await _add_labels(conn, new)
     return new
+
+
+async def note_event(conn: AsyncConnection, session: str, at: datetime) -> None:
+    """Note when the last event of a session was. Raises :exc:`KeyError` if there is none."""
+    noted = await conn.execute(
+        _NOTE_EVENT, {"last_event_at": at, "updated_at": rows.now(), rows.THIS: session}
+    )
+    if noted.rowcount != 1:
+        raise KeyError(session)
 
 
 async def page(conn: AsyncConnection, query: SessionQuery) -> Page[Session]:

@@ -33,7 +33,7 @@ _owned = table.join(_owner, _owner.c.id == table.c.session)
 
 async def insert(conn: AsyncConnection, snapshot: Snapshot) -> None:
     """Add a snapshot."""
-    await conn.execute(table.insert().values(rows.values(snapshot)))
+    await rows.add(conn, table, snapshot)
 
 
 async def insert_all(conn: AsyncConnection, new: Sequence[Snapshot]) -> None:

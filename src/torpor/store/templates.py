@@ -19,7 +19,7 @@ _lives = table.c.deleted_at.is_(None)
 async def insert(conn: AsyncConnection, template: Template) -> None:
     """Add a template. Raises :exc:`NameTakenError`; the transaction around it can go on."""
     try:
-        await conn.execute(table.insert().values(rows.values(template)))
+        await rows.add(conn, table, template)
     except IntegrityError:
         holder = await find(conn, template.name)
         if holder is not None:

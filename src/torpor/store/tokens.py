@@ -12,7 +12,7 @@ from torpor.store.tables import tokens as table
 
 async def insert(conn: AsyncConnection, token: Token) -> None:
     """Add a token."""
-    await conn.execute(table.insert().values(rows.values(token)))
+    await rows.add(conn, table, token)
 
 
 async def get(conn: AsyncConnection, token: str) -> Token | None:

@@ -19,7 +19,7 @@ ENDED: tuple[TransferStatus, ...] = ("completed", "failed")
 
 async def insert(conn: AsyncConnection, transfer: Transfer) -> None:
     """Add a transfer."""
-    await conn.execute(table.insert().values(rows.values(transfer)))
+    await rows.add(conn, table, transfer)
 
 
 async def get(conn: AsyncConnection, transfer: str) -> Transfer | None:
@@ -90,7 +90,7 @@ async def put_part(conn: AsyncConnection, part: Part) -> Part | None:
     this = parts_table.c.transfer == part.transfer, parts_table.c.number == part.number
     earlier = await rows.first(conn, Part, select(parts_table).where(*this))
     await conn.execute(parts_table.delete().where(*this))
-    await conn.execute(parts_table.insert().values(rows.values(part)))
+    await rows.add(conn, parts_table, part)
     return earlier
 
 
