@@ -453,8 +453,7 @@ async def test_what_a_link_has_under_way_at_one_ends_when_it_is_revoked_at_the_o
     try:
         session = await there.ready()
         links = [
-            await there.sessions.previews.share(session.id, 80, ANN, seconds=600)
-            for _ in range(2)
+            await there.sessions.previews.share(session.id, 80, ANN, seconds=600) for _ in range(2)
         ]
         ended = [asyncio.create_task(there.sessions.previews.ended(each)) for each in links]
         await asyncio.sleep(0.1)

@@ -16,6 +16,7 @@ from torpor.sessions import (
     Key,
     NewSession,
     NewWorkspace,
+    NoRoomError,
     NotFoundError,
     SessionError,
     WorkspaceLimits,
@@ -360,6 +361,27 @@ async def test_a_way_back_that_fails_goes_on_where_it_was(service: Service) -> N
         await service.sessions.rollback(session.id, ANN, checkpoint.checkpoint or "")
     assert (await service.get(session)).status is Status.PAUSED
     assert lines(service, await service.sessions.resume(session.id, ANN)) == ["kept"]
+
+
+async def test_a_way_back_for_which_there_is_no_room_goes_on_where_it_was(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = await made(service)
+    session = await with_disk(service, "one", workspace)
+    checkpoint = await service.sessions.checkpoint(session.id, ANN)
+    service.host.write_disk(service.machine(session), "kept")
+    room = service.sessions._room
+    take = room.take
+
+    def refuse_once(*asked: Any) -> None:
+        monkeypatch.setattr(room, "take", take)
+        raise NoRoomError("There is no room.")
+
+    monkeypatch.setattr(room, "take", refuse_once)
+    with pytest.raises(NoRoomError):
+        await service.sessions.rollback(session.id, ANN, checkpoint.checkpoint or "")
+    back = await service.get(session)
+    assert (back.status, lines(service, back)) == (Status.READY, ["kept"])
 
 
 async def test_a_disk_that_cannot_be_mounted_is_told_and_the_session_runs(

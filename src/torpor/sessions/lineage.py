@@ -165,9 +165,8 @@ class Lineage:
         try:
             async with self._database.write() as conn:
                 await self._creation.check_room_for(conn, len(new))
-                forked = Forked(
-                    children, await self._not_undone(conn, parent, source), _warnings(source)
-                )
+                not_undone = await self._not_undone(conn, parent, source)
+                forked = Forked(children, not_undone, _warnings(source))
                 # One of which nothing came can be asked for again with its key.
                 operation = self._operations.done_at_once(
                     self._operations.new("fork", by, parent.id, key if new else None),
@@ -243,8 +242,8 @@ class Lineage:
                 session = back
             old = session.machine if session.status in RUNS else None
             generation = session.generation + 1
-            self._room.take(session.id, source.id)
             try:
+                self._room.take(session.id, source.id)
                 async with self._operations.noted(
                     "rollback", by, session.id, key,
                     snapshot=source.id, checkpoint=checkpoint, generation=generation, old=old,
