@@ -33,5 +33,10 @@ class GuestlessApi(Api):
     """The application on such a host."""
 
     def __init__(self, root: Path) -> None:
-        super().__init__(root, rate_limit_burst=1_000_000, rate_limit_per_second=1_000_000)
+        super().__init__(
+            root,
+            f"sqlite:///{root}/torpor.db",
+            rate_limit_burst=1_000_000,
+            rate_limit_per_second=1_000_000,
+        )
         self.host = GuestlessHost(root / "world")  # type: ignore[assignment]

@@ -19,11 +19,11 @@ KEEPS = (None, "attach", "keep", "write", "pause", "resume", "checkpoint", "dest
 """What, once begun, changes nothing that a workspace held before: it may add to it."""
 
 
-def said_by(root: Path, seed: int, after: float) -> dict[str, dict[str, Any]]:
+def said_by(root: Path, url: str, seed: int, after: float) -> dict[str, dict[str, Any]]:
     """Run a victim, kill it, and return the last word on each workspace: what it has said to be
     done, and what it had begun since."""
     said: dict[str, dict[str, Any]] = {}
-    for word in run_and_kill("workspace_victim", root, seed, after):
+    for word in run_and_kill("workspace_victim", root, url, seed, after):
         known = said.setdefault(word["workspace"], {"begun": None, "done": None})
         if word["what"] == "begin":
             known["begun"] = word["op"]
@@ -68,12 +68,14 @@ async def check(service: Service, said: dict[str, dict[str, Any]]) -> set[str | 
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_nothing_that_was_saved_in_a_workspace_is_lost(tmp_path: Path, seed: int) -> None:
+async def test_nothing_that_was_saved_in_a_workspace_is_lost(
+    tmp_path: Path, database_url: str, seed: int
+) -> None:
     chance = random.Random(seed)
     cut_off: set[str | None] = set()
     for number in range(KILLS):
-        said = said_by(tmp_path, seed * 100 + number, chance.uniform(0.05, 0.8))
-        service = await Service(tmp_path).open()
+        said = said_by(tmp_path, database_url, seed * 100 + number, chance.uniform(0.05, 0.8))
+        service = await Service(tmp_path, database_url).open()
         try:
             cut_off |= await check(service, said)
         finally:

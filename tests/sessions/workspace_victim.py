@@ -118,9 +118,9 @@ class Worker:
         await self.service.sessions.destroy(session.id, ANN)
 
 
-async def main(root: Path, seed: int) -> None:
+async def main(root: Path, url: str, seed: int) -> None:
     """Work until killed."""
-    service = Service(root)
+    service = Service(root, url)
     service.host.step = 0.002
     await service.open()
     async with asyncio.TaskGroup() as group:
@@ -129,4 +129,4 @@ async def main(root: Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

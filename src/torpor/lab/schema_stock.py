@@ -16,7 +16,7 @@ SOURCE = "localhost:9/lab/nothing:1"
 """Where templates are built from: a port on which nobody listens."""
 MOST_SESSIONS = 8
 MOST_OTHERS = 10
-"""Of configurations and templates each; what is older is removed."""
+"""Of configurations, templates and workspaces each; what is older is removed."""
 MANIFEST = "size: mars-1vcpu-1gb\n"
 FILE = "found"
 
@@ -73,11 +73,13 @@ class Stock:
         template = await client.create_template(name, SOURCE)
         build = (await client.list_template_builds(template.id)).items[0]
         log = await client.get_template_build_log_url(template.id, build.id)
+        workspace = await client.create_workspace(1, name=name)
         token = (await client.create_token(name, "viewer", lifetime_seconds=3600)).token
         return {
             "config_id": config.id,
             "template_id": template.id,
             "build_id": build.id,
+            "workspace_id": workspace.id,
             "token_id": token.id,
             "text log": _signed(log),
         }
@@ -125,9 +127,11 @@ class Stock:
             await client.destroy_session(session.id)
         configs = [each.id for each in (await client.list_configs(limit=200)).items]
         templates = [each.id for each in (await client.list_templates(limit=200)).items]
+        workspaces = [each.id for each in (await client.list_workspaces(limit=200)).items]
         removals: list[Any] = [
             *((client.delete_config, each) for each in configs[MOST_OTHERS:]),
             *((client.delete_template, each) for each in templates[MOST_OTHERS:]),
+            *((client.delete_workspace, each) for each in workspaces[MOST_OTHERS:]),
         ]
         for remove, each in removals:
             with contextlib.suppress(NotFoundError, ConflictError):  # a session may be of it
