@@ -1,6 +1,7 @@
 """Disks that outlive machines, with real ones: given, frozen, copied, rewound, taken back."""
 
 import asyncio
+import errno
 import os
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ from torpor.sessions import LocalHost
 from torpor.sessions.hosts import SESSION, End
 from torpor.vm import Host, Identity, Machine, Wanted
 from torpor.vm.errors import HostError, MachineDiedError, SnapshotError
+from torpor.vm.heads import Heads
 
 pytestmark = pytest.mark.machine
 
@@ -300,6 +302,27 @@ async def test_a_guest_that_does_not_answer_keeps_nobody_from_its_disk(
     await host.disks.release(machine, disk)
     other = await given(host, start, "two")
     assert await other.agent.read_file(FILE) == b"synced\n"
+
+
+async def test_a_disk_that_cannot_be_taken_back_now_stays_with_its_machine(
+    host: Host, start: Start, disk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = await given(host, start)
+    await count(machine)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Heads, "move", full)
+        with pytest.raises(OSError, match="No space"):
+            await host.disks.release(machine, disk)
+    assert machine.running
+    before = whole(await numbers(machine))
+    await reached(machine, before + 3)
+    await host.disks.release(machine, disk)
+    other = await given(host, start, "two")
+    assert whole(await numbers(other)) >= before + 3
 
 
 async def test_a_large_disk_is_written_beyond_the_size_of_the_first(

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 from torpor.vm.disk import is_empty_layer
-from torpor.vm.errors import HeldError, MachineDiedError, RebootedError, VmError
+from torpor.vm.errors import MachineDiedError, RebootedError, VmError
 from torpor.vm.freeze import QUIESCE_LIMIT_MS
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import ROOT
@@ -67,5 +67,5 @@ async def _go_on(machine: Machine) -> None:
         await machine.qmp.cont()
         try:
             await (await machine.attached()).resume()
-        except HeldError:
+        except VmError:
             machine.release.resume_later()
