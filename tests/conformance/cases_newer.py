@@ -31,7 +31,7 @@ def has_all(answer: dict[str, Any]) -> bool:
 
 async def is_gone(world: World, outcome: Outcome) -> bool:
     """Return whether the workspace that a call was for is there no more."""
-    async with world.api.client() as client:
+    async with world.server.client() as client:
         answer = await client.get(f"/workspaces/{outcome.arguments[0]}")
     return answer.status_code == 404
 

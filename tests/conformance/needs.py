@@ -188,5 +188,5 @@ workspace = kept(new_workspace)
 async def used_workspace(world: World) -> str:
     """One that a session has."""
     made = await new_workspace(world)
-    await world.api.ready(name=world.name(), workspace_id=made)
+    await world.ready(name=world.name(), workspace_id=made)
     return made
