@@ -30,6 +30,7 @@ from tests.client.double import (
     session,
     stream,
     template,
+    workspace,
 )
 
 ID = session()["session_id"]
@@ -252,6 +253,36 @@ def test_a_template_is_followed_until_it_is_deleted(double: Double, news: News) 
         news.tell(4, "template.deleted", **mine)
         assert at.ended() == 0
         assert any("ready" in line for line in at.lines)  # what was last stays
+
+
+def test_a_workspace_is_followed_until_it_is_deleted(double: Double, news: News) -> None:
+    found = workspace()
+    mine = {"workspace_id": found["workspace_id"]}
+    answers = {"workspace": found}
+    double.on("GET", "workspaces/notes", lambda _: JSONResponse(answers))
+    double.on("GET", f"workspaces/{found['workspace_id']}", lambda _: JSONResponse(answers))
+    with seat(["workspace", "show", "notes", "--watch"], ENV | {"TORPOR_URL": double.url}) as at:
+        at.shows("available")
+        answers["workspace"] = workspace(state="ATTACHED", attached_session_id=ID)
+        news.tell(2, "workspace.attached", **mine)
+        at.shows("attached")
+        news.tell(3, "workspace.deleted", of=None, workspace_id="another")
+        news.tell(4, "workspace.deleted", of=None, **mine)
+        assert at.ended() == 0
+        assert any("attached" in line for line in at.lines)
+
+
+def test_workspaces_are_listed_anew_when_one_is_saved(double: Double, news: News) -> None:
+    said = {"workspaces": [workspace()], "next_page_token": ""}
+    double.on("GET", "workspaces", lambda _: JSONResponse(said))
+    with seat(["workspace", "list", "--watch"], ENV | {"TORPOR_URL": double.url}) as at:
+        at.shows("notes")
+        said["workspaces"] = [workspace(name="more")]
+        news.tell(2, "session.ready")  # nothing of a workspace is another for that
+        news.tell(3, "session.paused")
+        at.shows("more")
+        at.press("\x03")
+        assert at.ended() == 130
 
 
 def test_watching_ids_alone_is_refused(double: Double) -> None:

@@ -4,9 +4,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torpor.cli import watching
 from torpor.cli.harmless import harmless
 from torpor.cli.pages import first
 from torpor.cli.server import Form, Host, Output, ask, print_plain
+from torpor.cli.watching import Watch, Watched
 
 if TYPE_CHECKING:
     from torpor import client as api
@@ -57,35 +59,41 @@ def list_(
         str | None,
         typer.Option(metavar="STATE", help="Only those in this state, as available or attached."),
     ] = None,
+    watch: Watch = False,
     host: Host = None,
     output: Output = Form.TABLE,
 ) -> None:
     """List the workspaces, the newest first."""
-    from torpor.cli.workspace_tables import print_workspaces
+    from torpor.cli.workspace_tables import workspaces_list
 
-    def found(client: "api.Client") -> "list[api.Workspace]":
+    def look(client: "api.Client") -> "list[api.Workspace]":
         def page(most: int, after: str | None) -> "api.Page[api.Workspace]":
             return client.list_workspaces(state=state, limit=most, after=after)
 
         return first(None, page)[0]
 
-    workspaces = ask(host, found)
-    if output is Form.JSON:
-        print_plain(workspaces)
-    else:
-        print_workspaces(workspaces)
+    watching.show(host, output, Watched(look, workspaces_list, _concerns), watch=watch)
 
 
 @app.command()
-def show(workspace: Name, host: Host = None, output: Output = Form.TABLE) -> None:
+def show(
+    workspace: Name, watch: Watch = False, host: Host = None, output: Output = Form.TABLE
+) -> None:
     """Show one workspace: which session has it, and how much is stored in it."""
-    from torpor.cli.workspace_tables import print_workspace
+    from torpor.cli.workspace_tables import workspace_table
 
-    found = ask(host, lambda client: client.get_workspace(workspace))
-    if output is Form.JSON:
-        print_plain(found)
-    else:
-        print_workspace(found)
+    seen: list[str] = []
+
+    def look(client: "api.Client") -> "api.Workspace":
+        found = client.get_workspace(seen[0] if seen else workspace)
+        seen[:] = [found.id]  # from now on that one, whatever else comes to have its name
+        return found
+
+    def ends(event: "api.Event") -> bool:
+        return event.type == "workspace.deleted" and event.data.get("workspace_id") in seen
+
+    watched = Watched(look, workspace_table, _concerns, ends)
+    watching.show(host, output, watched, watch=watch)
 
 
 @app.command()
@@ -103,6 +111,14 @@ def rm(
             typer.echo(f"{_called(found)} is deleted.")
 
     ask(host, work)
+
+
+def _concerns(event: "api.Event") -> bool:
+    # At each of these what a workspace holds is saved, or who has it is another.
+    return event.type.startswith("workspace.") or event.type in _SAVES
+
+
+_SAVES = ("session.paused", "session.rolled_back", "checkpoint.created")
 
 
 def _called(found: "api.Workspace") -> str:

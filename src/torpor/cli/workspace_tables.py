@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from torpor.cli.session_tables import SHORT, ago, when
 from torpor.cli.snapshot_tables import size
-from torpor.cli.tables import console
 
 if TYPE_CHECKING:
     from torpor import client as api
@@ -24,12 +24,10 @@ STYLES = {
 }
 
 
-def print_workspaces(workspaces: Sequence["api.Workspace"]) -> None:
-    """Print the list of workspaces."""
-    out = console()
+def workspaces_list(workspaces: Sequence["api.Workspace"]) -> RenderableType:
+    """Return the list of workspaces."""
     if not workspaces:
-        out.print("There are no workspaces. `torpor workspace create` makes one.", markup=False)
-        return
+        return Text("There are no workspaces. `torpor workspace create` makes one.")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("name", "id", "state", "size", "stored", "session", "saved", "age"):
         table.add_column(column, overflow="fold")
@@ -44,11 +42,11 @@ def print_workspaces(workspaces: Sequence["api.Workspace"]) -> None:
             ago(each.saved_at),
             ago(each.created_at),
         )
-    out.print(table)
+    return table
 
 
-def print_workspace(found: "api.Workspace") -> None:
-    """Print one workspace."""
+def workspace_table(found: "api.Workspace") -> RenderableType:
+    """Return one workspace."""
     lines: list[tuple[str, str | Text]] = [
         ("name", Text(found.name or "", "bold")),
         ("id", found.id),
@@ -64,7 +62,7 @@ def print_workspace(found: "api.Workspace") -> None:
     for name, value in lines:
         if value:
             table.add_row(Text(name, "dim"), value if isinstance(value, Text) else Text(value))
-    console().print(table)
+    return table
 
 
 def _state(state: str) -> Text:
