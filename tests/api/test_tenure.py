@@ -9,6 +9,9 @@ import pytest
 
 from tests.waiting import eventually
 from torpor.api import tenure
+from torpor.api.server import _hold_host
+from torpor.api.stopping import Stop
+from torpor.api.supervisor import Supervisor
 from torpor.api.tenure import Tenure, held
 from torpor.store import Database, Transaction, hosts
 from torpor.store.errors import DiskFullError, FencedError, HostHeldError, UnreachableError
@@ -81,6 +84,23 @@ async def test_who_does_not_reach_its_database_ends_before_another_one_may_begin
         with pytest.raises(HostHeldError):
             async with held(other, OTHER, 60):
                 pass
+
+
+async def test_who_starts_waits_for_a_lease_that_nobody_makes_anew_and_for_no_other(
+    database: Database, other: Database
+) -> None:
+    """The one of a server that runs, and the one of a server whose computer went down."""
+
+    async def start() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            await _hold_host(stack, database, CLAIM, 60, Stop(Supervisor.of_environment()), False)
+
+    async with held(other, OTHER, 3):
+        with pytest.raises(HostHeldError):
+            await start()
+    async with database.write() as conn:
+        await hosts.take(conn, OTHER, 1)
+    await start()
 
 
 async def test_an_answer_that_does_not_come_is_none(database: Database) -> None:

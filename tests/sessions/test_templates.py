@@ -260,9 +260,10 @@ async def test_an_image_that_was_removed_on_the_host_is_built_again_of_the_same_
 
 async def test_a_host_that_does_not_forget_an_image_is_asked_again(service: Service) -> None:
     await ready(service)
-    service.host.refuse["forget_image"] = OSError("busy")
+    service.host.refuse_always["forget_image"] = OSError("busy")
     await service.sessions.templates.delete("tools", ANN)
     assert len(service.host.images()) == 1
+    service.host.refuse_always.clear()
     second = await ready(service, "two")
     kept = [image_of(second.current_build or "")]
     await eventually(lambda: asyncio.sleep(0, service.host.images()), lambda f: f == kept)

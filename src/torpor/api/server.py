@@ -246,14 +246,22 @@ async def _hold_host(
     wait: bool,
 ) -> None:
     """Hold the host from now on, and stop if it is lost. If another server holds it, ``wait`` for
-    that one's end, or raise :exc:`HostHeldError`."""
+    that one's end, or raise :exc:`HostHeldError`.
+
+    One whose computer went down holds it to the end of its lease, and is waited for in any case: a
+    server that runs makes that anew before.
+    """
+    until = None
     while True:
         try:
             tenure = await stack.enter_async_context(held(database, claim, seconds))
             break
-        except HostHeldError:
-            if not wait:
+        except HostHeldError as error:
+            if until not in (None, error.until) and not wait:
                 raise
+            if until is None and not wait:
+                log.warning("%s It is waited for whether that one is still there.", error.happened)
+            until = error.until
         await asyncio.sleep(STANDBY_SECONDS)
 
     async def watch() -> None:

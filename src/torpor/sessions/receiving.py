@@ -48,13 +48,18 @@ class Receiving:
         await self._uses.check_own(session)
         return found
 
-    async def pending(self, session: str, transfer: str) -> Transfer:
-        """Return a transfer that takes parts. Raises :exc:`NotFoundError` and
-        :exc:`ConflictError`."""
+    async def in_time(self, session: str, transfer: str) -> Transfer:
+        """Return a transfer, which is given up if its time is over. Raises as :meth:`find`."""
         found = await self.find(session, transfer)
         if found.status == "pending" and found.expires_at <= now():
             await self._carrying.give_up(found, SYSTEM, EXPIRED)
             found = await self.find(session, transfer)
+        return found
+
+    async def pending(self, session: str, transfer: str) -> Transfer:
+        """Return a transfer that takes parts. Raises :exc:`NotFoundError` and
+        :exc:`ConflictError`."""
+        found = await self.in_time(session, transfer)
         if found.status != "pending":
             raise not_pending(found)
         return found

@@ -182,9 +182,7 @@ class Transfers:
         Raises :exc:`NotFoundError`, :exc:`InvalidError` for another SHA-256 than was announced,
         :exc:`ConflictError` (``parts_missing``, with the numbers) and :exc:`TooLargeError`.
         """
-        found = await self._find(session, transfer)
-        if found.status == "pending":
-            found = await self.parts.pending(session, transfer)
+        found = await self.parts.in_time(session, transfer)
         if found.direction != "upload":
             raise InvalidError(
                 f"Transfer {transfer} is a download.",

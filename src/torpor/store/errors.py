@@ -54,6 +54,7 @@ class HostHeldError(StoreError):
     """A server holds the host: its name, where it is reached, and until when at least."""
 
     def __init__(self, name: str, url: str | None, until: datetime | None) -> None:
+        self.until = until
         where = f", reached at {url}," if url else ""
         at_least = f" until {until:%Y-%m-%d %H:%M:%S} UTC at least" if until else ""
         super().__init__(
