@@ -41,5 +41,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 def pytest_unconfigure() -> None:
-    """A run whose process does not end, for a thread that never does, says where and fails."""
-    faulthandler.dump_traceback_later(120, exit=True)
+    """A run whose process does not end, for a thread that never does, says where and fails. (One of
+    several side by side waits for the others, and is ended by the first.)"""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        faulthandler.dump_traceback_later(120, exit=True)

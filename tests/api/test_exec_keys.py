@@ -214,5 +214,5 @@ async def test_what_takes_no_key_refuses_one(api: Api, client: httpx.AsyncClient
             assert answer.status_code == 400
     assert takes == {
         "sessions", "pause", "resume", "checkpoints", "rollback", "fork", "execs", "configs",
-        "clone", "templates", "transfers", "previews",
+        "clone", "templates", "transfers", "previews", "workspaces",
     }  # fmt: skip

@@ -15,6 +15,7 @@ from torpor.api.permissions import Permission, needs_of
 from torpor.images import ImageError
 from torpor.sessions import NewTransfer
 from torpor.sessions.model import SYSTEM
+from torpor.sessions.workspace_model import NewWorkspace
 from torpor.store.errors import DiskError
 from torpor.store.records import Role, Status
 from torpor.vm import ChannelLostError, LaunchError, SnapshotError, VmError
@@ -85,6 +86,16 @@ async def transfer_of(api: Api, session: str) -> str:
     return made.id
 
 
+async def workspace_of(api: Api) -> str:
+    """Return a workspace of which nothing was left."""
+    made = (await api.sessions.workspaces.create(NewWorkspace(1, "notes"), SYSTEM)).workspace
+    session = await api.ready(name="holder", workspace_id=made.id)
+    api.host.refuse["release_disk"] = SnapshotError(f"{path('workspace.failed')} is torn.")
+    await api.sessions.destroy(session, SYSTEM)
+    assert (await api.sessions.workspaces.get(made.id)).state == "FAILED"
+    return made.id
+
+
 async def types(api: Api) -> list[str]:
     """Return the types of the events so far."""
     return [each.type for each in await api.events()]
@@ -101,7 +112,9 @@ async def facts_of(api: Api) -> None:
     api.host.facts = facts  # type: ignore[method-assign]
 
 
-async def read_all(api: Api, role: Role, session: str, build: str, transfer: str) -> str:
+async def read_all(
+    api: Api, role: Role, session: str, build: str, transfer: str, workspace: str
+) -> str:
     """Return all that a role can read without using a session."""
     (checkpoint,), _ = await api.sessions.checkpoints(session)
     config = (await api.sessions.get(session)).config
@@ -120,6 +133,7 @@ async def read_all(api: Api, role: Role, session: str, build: str, transfer: str
                 template_id="tools",
                 build_id=build,
                 transfer_id=transfer,
+                workspace_id=workspace,
             )
             params = {"replay_only": "true"} if where.endswith(("/events", "/stream")) else {}
             if where == f"{BASE}/sessions":
@@ -134,6 +148,7 @@ async def test_why_something_failed_is_for_those_who_may_use_sessions(api: Api) 
     build = await unbuilt(api)
     session = await troubled(api)
     transfer = await transfer_of(api, session)
+    workspace = await workspace_of(api)
     await facts_of(api)
 
     async def statistics(machine: str) -> Any:
@@ -142,16 +157,16 @@ async def test_why_something_failed_is_for_those_who_may_use_sessions(api: Api) 
     api.host.statistics = statistics  # type: ignore[method-assign]
     roles: tuple[Role, ...] = ("operator", "admin")
     for role in roles:
-        said = await read_all(api, role, session, build, transfer)
+        said = await read_all(api, role, session, build, transfer, workspace)
         for name in (
             "session.failed", "session.detached", "session.held", "snapshot.not_durable",
-            "snapshot.lost", "template.build_failed", "transfer.failed", "why", "jail",
-            "statistics",
+            "snapshot.lost", "template.build_failed", "transfer.failed",
+            "workspace.failed", "why", "jail", "statistics",
         ):  # fmt: skip
             assert path(name) in said, (role, name)
     roles = ("viewer", "approver")
     for role in roles:
-        said = await read_all(api, role, session, build, transfer)
+        said = await read_all(api, role, session, build, transfer, workspace)
         assert HOME not in said
         for seen in (
             "SESSION_STATUS_FAILED",
@@ -159,6 +174,7 @@ async def test_why_something_failed_is_for_those_who_may_use_sessions(api: Api) 
             "operation.failed",
             "template.build_failed",
             "transfer.failed",
+            "workspace.failed",
             "machine_failed",
         ):
             assert seen in said, (role, seen)

@@ -63,7 +63,7 @@ def backup(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def restored(source: bytes, home: Home) -> Summary:
-    return asyncio.run(restore(io.BytesIO(source), home.root, home.database)).summary
+    return asyncio.run(restore(io.BytesIO(source), home.root, home.url)).summary
 
 
 def test_they_are_in_it_and_it_has_another_version(backup: Path) -> None:

@@ -93,6 +93,7 @@ async def _piece(data: bytes) -> AsyncIterator[bytes]:
 
 PARTS: dict[str, Call] = {
     "find": lambda s, one, _: s.transfers.parts.find(one, TRANSFER),
+    "in_time": lambda s, one, _: s.transfers.parts.in_time(one, TRANSFER),
     "pending": lambda s, one, _: s.transfers.parts.pending(one, TRANSFER),
     "check": lambda s, one, _: s.transfers.parts.check(one, TRANSFER, [1]),
     "put": lambda s, one, _: s.transfers.parts.put(one, TRANSFER, 1, 1, _piece(b"x")),
@@ -244,6 +245,7 @@ async def test_what_starts_anew_leaves_what_is_on_the_other_host(
         await making
     assert here.sessions.report.plain() == {
         "adopted": 0, "sessions": {}, "machines_ended": [], "snapshots_removed": [],
+        "workspaces_undone": 0,
     }  # fmt: skip
     await here.sessions._watch.look()
     await here.sessions._watch.tidy()

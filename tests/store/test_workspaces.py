@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from tests.store.made import later, session, workspace
-from torpor.store import Database, Transaction, WorkspaceQuery, sessions, workspaces
+from torpor.store import Database, Transaction, WorkspaceQuery, rows, sessions, workspaces
 
 
 @pytest.fixture
@@ -33,7 +33,8 @@ async def test_a_session_holds_one_and_a_name_is_nobodys(conn: Transaction) -> N
     await workspaces.insert(conn, workspace("Notes", id="w2", created_at=later(1)))
     await workspaces.insert(conn, workspace("notes", id="w3", created_at=later(2)))
     with pytest.raises(IntegrityError):
-        await workspaces.update(conn, "w2", session="id-of-one")
+        async with rows.taken_back_alone(conn):
+            await workspaces.update(conn, "w2", session="id-of-one")
     assert [each.id for each in await workspaces.named(conn, "NOTES", 9)] == ["w1", "w2", "w3"]
     assert [each.id for each in await workspaces.named(conn, "notes")] == ["w1", "w2"]
     assert await workspaces.named(conn, "note") == []
@@ -64,5 +65,8 @@ async def test_pages_go_from_the_newest_to_the_oldest_and_choose_a_state(
     assert rest.next_cursor is None
     failed = await workspaces.page(conn, WorkspaceQuery(state="FAILED"))
     assert [each.name for each in failed.items] == ["n3", "n1"]
-    found = await workspaces.in_state(conn, ("AVAILABLE",))
+    found = await workspaces.in_state(conn, ("AVAILABLE",), None)
     assert [each.name for each in found] == ["n0", "n2", "n4"]
+    await workspaces.insert(conn, workspace("there", host="there"))
+    found = await workspaces.in_state(conn, ("AVAILABLE",), "there")
+    assert [each.name for each in found] == ["there"]

@@ -40,6 +40,8 @@ PRIVATE: Mapping[str, Collection[str]] = {
     "snapshot.not_durable": ("error",),
     "template.build_failed": ("error",),
     "transfer.failed": ("error",),
+    "workspace.failed": ("error",),
+    "workspace.not_mounted": ("error",),
 }
 """What of events only those see who may use sessions: the words of a command may be secret, and
 why something failed may name paths of the host, and have words of its programs and of a machine's
