@@ -46,7 +46,9 @@ async def count(machine: Machine) -> None:
 
 
 async def numbers(machine: Machine) -> list[int]:
-    """What the file has."""
+    """What the file has; nothing, as long as it is not there."""
+    if await machine.agent.stat(FILE) is None:
+        return []
     return [int(line) for line in (await machine.agent.read_file(FILE)).split()]
 
 

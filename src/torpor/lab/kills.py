@@ -133,6 +133,7 @@ async def inspect_disk(maker: Maker, home: Path, heard: Heard) -> list[str]:
             count = len((await agent.read_file(DISK_FILE)).splitlines())
             if count < heard.count:
                 faults.append(f"{count} lines are on the disk, after {heard.count} were synced")
+        await host.chains.done()  # it removes what it has made superfluous
         faults += _strays(host, home)
     return faults
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 from torpor.vm.disk import Layer
@@ -19,11 +19,14 @@ class Chains:
     """Shortens chains: of new snapshots when they are made durable, of others when it is started.
 
     Nobody waits for it who freezes or thaws. Killed at any moment it leaves a file that nothing
-    reaches, and the chain as it was.
+    reaches, and the chain as it was. ``collect`` removes what nothing reaches any more.
     """
 
-    def __init__(self, store: Store, *, jailed: bool) -> None:
+    def __init__(
+        self, store: Store, collect: Callable[[], object] = lambda: None, *, jailed: bool
+    ) -> None:
         self._store = store
+        self._collect = collect
         self._jailed = jailed
         self._merging = asyncio.Semaphore(1)
         self._task: asyncio.Task[None] | None = None
@@ -70,6 +73,7 @@ class Chains:
             await asyncio.wait([self._task])
 
     async def _shorten_all(self) -> None:
+        shortened = False
         for snapshot in self._store.ids():
             await asyncio.sleep(0)  # there may be thousands, of which each is looked at
             with contextlib.suppress(VmError, OSError):  # told when it is thawed
@@ -78,17 +82,22 @@ class Chains:
                     if disks != sums.now:
                         use = asyncio.to_thread(use_chains, self._store, snapshot, disks)
                         await to_the_end(use)
+                        shortened = True
         for disk in self._store.heads.ids():
             await asyncio.sleep(0)
             with contextlib.suppress(VmError, OSError):
-                await self._shorten_disk(disk)
+                shortened |= await self._shorten_disk(disk)
+        if shortened:
+            self._collect()
 
-    async def _shorten_disk(self, disk: str) -> None:
-        """Shorten the chain of a disk that outlives machines; a machine that has it goes on with
-        the old one."""
+    async def _shorten_disk(self, disk: str) -> bool:
+        """Shorten the chain of a disk that outlives machines, and return whether that was done; a
+        machine that has it goes on with the old one."""
         now = self._store.heads.read(disk).now
         if now.durable:
             async with self.shortened(Disks(now.layers)) as disks:
                 if disks.root != now.layers:
                     use = asyncio.to_thread(use_for_disk, self._store, disk, now.layers, disks.root)
                     await to_the_end(use)
+                    return True
+        return False

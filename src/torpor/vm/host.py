@@ -60,7 +60,7 @@ class Host:
         self._site = site
         self._lock = lock
         self._starting: set[int] = set()
-        self.chains = Chains(site.store, jailed=site.jail.namespaces)
+        self.chains = Chains(site.store, self.collect, jailed=site.jail.namespaces)
         self.disks = LastingDisks(site.store, self.chains, self.machines, self.collect)
         self._durability = Durability(site.store, self.chains)
         self._aftermath = Aftermath(site, kernels, keep_disks, self._durability.begin)
