@@ -344,6 +344,7 @@ class Host:
                     await asyncio.to_thread(self.store.verify, snapshot)
                     await self._durability.make(snapshot)
         await self.disks.settle()
+        self.collect()  # what is superfluous now that this is durable
 
 
 @dataclass(frozen=True)
