@@ -225,6 +225,7 @@ class WorldHost:
         if cut is not None:  # the disk is what it was then
             self._save_disk(running, durable=content["durable"])
         await self._step()
+        self._read("machines", machine)  # another server may have ended it meanwhile
         return self.running()[machine]
 
     async def freeze(
@@ -246,6 +247,7 @@ class WorldHost:
         if stop:
             (self.root / "machines" / machine).unlink()
         await self._step()
+        self._read("snapshots", snapshot)  # another server may have removed it meanwhile
         kept = self.found(snapshot)
         assert kept is not None
         return kept
