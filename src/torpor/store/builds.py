@@ -51,9 +51,7 @@ async def unfinished(
 ) -> list[Build]:
     """Return the builds, of all templates or of one, that have not ended, the oldest first; those
     that one ``host`` makes if it is given."""
-    chosen = select(table).where(table.c.status.in_(UNFINISHED))
-    if host is not None:
-        chosen = chosen.where(table.c.host == host)
+    chosen = select(table).where(table.c.status.in_(UNFINISHED), *rows.of_host(table, host))
     if template is not None:
         chosen = chosen.where(table.c.template == template)
     return await rows.listed(conn, Build, chosen.order_by(table.c.created_at, table.c.id))
@@ -65,10 +63,11 @@ async def unneeded(conn: AsyncConnection, host: str | None = None) -> list[Build
     about to start; those of one ``host`` if it is given."""
     needed = or_(_current, _starting(table.c.image))
     chosen = select(table).where(
-        table.c.image.is_not(None), table.c.status.not_in(UNFINISHED), ~needed
+        table.c.image.is_not(None),
+        table.c.status.not_in(UNFINISHED),
+        ~needed,
+        *rows.of_host(table, host),
     )
-    if host is not None:
-        chosen = chosen.where(table.c.host == host)
     return await rows.listed(conn, Build, chosen.order_by(table.c.created_at, table.c.id))
 
 

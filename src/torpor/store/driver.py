@@ -143,7 +143,7 @@ class _Connection(aiosqlite.Connection):
                 raise
         finally:
             self._until = None
-        return await self._turn(partial(self._patiently, query))
+        return await self._execute(query)
 
     def _patiently(self, query: Callable[[], T]) -> T:
         _wait_for_others(self._conn, BUSY_SECONDS)

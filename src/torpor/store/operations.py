@@ -74,9 +74,7 @@ async def free_key(conn: AsyncConnection, operation: str) -> None:
 async def unfinished(conn: AsyncConnection, host: str | None = None) -> list[Operation]:
     """Return the operations of which no end is noted, the oldest first; those on one ``host`` if it
     is given."""
-    chosen = select(table).where(table.c.ended_at.is_(None))
-    if host is not None:
-        chosen = chosen.where(table.c.host == host)
+    chosen = select(table).where(table.c.ended_at.is_(None), *rows.of_host(table, host))
     return await rows.listed(conn, Operation, chosen.order_by(table.c.id))
 
 

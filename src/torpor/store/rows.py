@@ -81,6 +81,11 @@ def _folded(text: str) -> str:
     return text.translate(_FOLDED)
 
 
+def of_host(table: Table, host: str | None) -> tuple[ColumnElement[bool], ...]:
+    """Return the condition that a row belongs to a host; none if that is None."""
+    return () if host is None else (table.c.host == host,)
+
+
 def now() -> datetime:
     """Return the time in UTC."""
     return datetime.now(UTC)

@@ -106,11 +106,9 @@ async def note_event(conn: AsyncConnection, session: str, at: datetime) -> None:
 
 async def page(conn: AsyncConnection, query: SessionQuery) -> Page[Session]:
     """Return some of the sessions that are asked for, newest first. Raises :exc:`CursorError`."""
-    chosen = select(table)
+    chosen = select(table).where(*rows.of_host(table, query.host))
     if query.statuses is not None:
         chosen = chosen.where(table.c.status.in_(query.statuses))
-    if query.host is not None:
-        chosen = chosen.where(table.c.host == query.host)
     if query.name is not None:
         chosen = chosen.where(*_holds(query.name))
     if query.search:
@@ -168,9 +166,7 @@ async def with_status(
 ) -> list[Session]:
     """Return the sessions in one of these states, the oldest first; those of one ``host`` if it is
     given."""
-    chosen = select(table).where(table.c.status.in_(statuses))
-    if host is not None:
-        chosen = chosen.where(table.c.host == host)
+    chosen = select(table).where(table.c.status.in_(statuses), *rows.of_host(table, host))
     return await rows.listed(conn, Session, chosen.order_by(table.c.created_at, table.c.id))
 
 
@@ -186,9 +182,8 @@ async def count(
 ) -> int:
     """Return how many sessions there are in one of these states, on one ``host`` if it is given;
     history is not looked through."""
-    chosen = select(func.count()).select_from(table).where(table.c.status.in_(statuses))
-    if host is not None:
-        chosen = chosen.where(table.c.host == host)
+    wanted = table.c.status.in_(statuses), *rows.of_host(table, host)
+    chosen = select(func.count()).select_from(table).where(*wanted)
     return int(await conn.scalar(chosen) or 0)
 
 

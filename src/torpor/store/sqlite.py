@@ -84,5 +84,5 @@ def _engine(file: Path, *, writes: bool) -> AsyncEngine:
         max_overflow=0,
         pool_use_lifo=True,  # the one with its pages at hand
         pool_timeout=None,
-        pool_reset_on_return=None,  # the database does it; once more would be one more turn
+        pool_reset_on_return=None,  # the database does it
     )

@@ -68,9 +68,7 @@ async def in_state(
 ) -> list[Workspace]:
     """Return the workspaces in one of these states whose disks a host has, all if it is None, the
     oldest first."""
-    chosen = select(table).where(table.c.state.in_(states))
-    if host is not None:
-        chosen = chosen.where(table.c.host == host)
+    chosen = select(table).where(table.c.state.in_(states), *rows.of_host(table, host))
     return await rows.listed(conn, Workspace, chosen.order_by(table.c.created_at, table.c.id))
 
 
