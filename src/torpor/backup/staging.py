@@ -17,7 +17,7 @@ from pathlib import Path
 from torpor.backup.errors import BackupError
 from torpor.store.offline import copy, file_of, is_copy, is_empty, url_of, words_of
 from torpor.vm.base import copy_base
-from torpor.vm.store import fsync
+from torpor.vm.syncing import fsync
 
 DIRECTORY = "restoring"
 COMPLETE = "complete"

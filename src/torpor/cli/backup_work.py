@@ -43,7 +43,7 @@ async def backed_up(
 ) -> Made:
     """Back up what a server has, by itself or from its home. Raises BackupError and others."""
     from torpor.backup import BackupError
-    from torpor.vm.store import fsync
+    from torpor.vm.syncing import fsync
 
     if file.exists() and not replace:
         raise BackupError(

@@ -30,7 +30,7 @@ from torpor.images.image import Image
 from torpor.images.importing import Imported
 from torpor.images.progress import Report
 from torpor.vm.base import link_or_copy
-from torpor.vm.store import fsync
+from torpor.vm.syncing import fsync
 
 VERSION = 1
 DEFAULT = "default"

@@ -26,7 +26,7 @@ from torpor.images.errors import NOTHING_VISIBLE, ImageError, disk_full, is_disk
 from torpor.images.programs import run
 from torpor.images.progress import Report, Step, silent
 from torpor.vm.sizes import unshared_bytes
-from torpor.vm.store import fsync
+from torpor.vm.syncing import fsync
 
 FACTS = "stage.json"
 LOCK_POLL_S = 0.1

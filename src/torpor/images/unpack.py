@@ -29,7 +29,7 @@ from torpor.images.layer_tree import MAX_PATH, LayerTree, Node, shown
 from torpor.images.layers import Limits
 from torpor.images.progress import Report, Step
 from torpor.images.stages import Building
-from torpor.vm.store import fsync
+from torpor.vm.syncing import fsync
 
 CONTENTS = "contents"
 

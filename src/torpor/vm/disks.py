@@ -18,7 +18,8 @@ from torpor.vm.manifest import ROOT, AttachedDisk, Disks, Slot
 from torpor.vm.qemu import SLOTS
 from torpor.vm.shape import MIB
 from torpor.vm.sizes import free_bytes
-from torpor.vm.store import Store, fsync
+from torpor.vm.store import Store
+from torpor.vm.syncing import fsync
 
 WORKSPACE: Slot = "workspace"
 MOUNTED_AT = "/workspace"

@@ -22,7 +22,8 @@ from torpor.vm.importing import BEGINNING, IMPORTS
 from torpor.vm.integrity import unknown
 from torpor.vm.manifest import Manifest, reachable
 from torpor.vm.pages import write_all
-from torpor.vm.store import Store, fsync
+from torpor.vm.store import Store
+from torpor.vm.syncing import fsync
 
 PIECE = 1 << 20
 PLAIN = ("ext2", "ext3", "ext4", "xfs", "vfat")

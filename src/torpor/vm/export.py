@@ -37,7 +37,8 @@ from torpor.vm.integrity import damaged
 from torpor.vm.manifest import MANIFEST, Manifest
 from torpor.vm.own_file import open_own
 from torpor.vm.sizes import stored_bytes
-from torpor.vm.store import Store, fsync
+from torpor.vm.store import Store
+from torpor.vm.syncing import fsync
 
 WORKERS = min(4, os.cpu_count() or 1)
 PARTIAL = ".partial"

@@ -22,7 +22,8 @@ from torpor.vm.image_tools import Bench
 from torpor.vm.manifest import Disks, Sums
 from torpor.vm.qcow2 import check_header
 from torpor.vm.sizes import stored_bytes
-from torpor.vm.store import Store, fsync
+from torpor.vm.store import Store
+from torpor.vm.syncing import fsync
 
 DEPTH = 8
 """Layers over the image up to which a chain is left as it is."""

@@ -34,7 +34,8 @@ from torpor.vm.manifest import Manifest
 from torpor.vm.new_snapshot import NewSnapshot, Wanted
 from torpor.vm.qmp import QmpError
 from torpor.vm.sizes import free_bytes
-from torpor.vm.store import Store, fsync
+from torpor.vm.store import Store
+from torpor.vm.syncing import fsync
 
 QUIESCE_LIMIT_MS = 10_000
 _HOOKS_POLL = 0.25

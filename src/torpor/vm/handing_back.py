@@ -9,7 +9,8 @@ from torpor.vm.freeze import QUIESCE_LIMIT_MS
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import ROOT
 from torpor.vm.stoppable import to_the_end
-from torpor.vm.store import Store, fsync
+from torpor.vm.store import Store
+from torpor.vm.syncing import fsync
 
 
 async def hand_back(store: Store, machine: Machine) -> None:

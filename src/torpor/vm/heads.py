@@ -26,6 +26,7 @@ from torpor.vm.disk import Layer
 from torpor.vm.errors import SnapshotError
 from torpor.vm.integrity import Digests, why
 from torpor.vm.manifest import VERSION, Manifest, Version
+from torpor.vm.syncing import fsync
 
 DIRECTORY = "workspaces"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -144,7 +145,7 @@ class Heads:
         """Write the head of a new disk, with what it holds, durably. Blocks; raises OSError and
         :exc:`SnapshotError`."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        _fsync(self._directory.parent)
+        fsync(self._directory.parent)
         size = content.layers[-1].size
         self._prepare(Head(VERSION, disk, size, content, None, host_boot_id())).done()
 
@@ -213,7 +214,7 @@ class Heads:
         self._known.pop(disk, None)
         if self._directory.is_dir():
             self._file(disk).unlink(missing_ok=True)
-            _fsync(self._directory)
+            fsync(self._directory)
 
     def _prepare(self, head: Head) -> "Move":
         place = self._file(head.id)
@@ -276,7 +277,7 @@ class Move:
     def put(self) -> None:
         """Put it in its place, for who has the lock."""
         self.new.rename(self.place)
-        _fsync(self.place.parent)
+        fsync(self.place.parent)
 
     def forget(self) -> None:
         """Leave all as it is."""
@@ -310,11 +311,3 @@ def _after_boot(head: Head) -> Head:
     if head.safe is None:
         raise damaged(head.id, "the host went down before its layers had reached the disk")
     return replace(head, now=head.safe, safe=None)
-
-
-def _fsync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 from torpor.vm.errors import SnapshotError
 from torpor.vm.manifest import KEPT, reachable
 from torpor.vm.sizes import store_files
-from torpor.vm.store import Store, fsync
+from torpor.vm.store import Store
+from torpor.vm.syncing import fsync
 
 KEEP = "keep"
 """The label that keeps a snapshot from every policy."""

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from torpor.vm.disk import Layer
 from torpor.vm.errors import VmError
 from torpor.vm.manifest import MachineRecord, Manifest, Sums
-from torpor.vm.store import Store, fsync
+from torpor.vm.store import Store
+from torpor.vm.syncing import fsync
 
 
 def settle_with(store: Store, found: Manifest, sums: Sums) -> None:

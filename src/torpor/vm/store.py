@@ -39,6 +39,7 @@ from torpor.vm.manifest import (
     reachable,
 )
 from torpor.vm.sizes import unshared_bytes
+from torpor.vm.syncing import fsync
 
 _PARTIAL, _TRASH = ".partial-", ".trash-"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -430,12 +431,3 @@ class Store:
         Sparse files count as what they hold; what is shared with another store does not count.
         """
         return unshared_bytes(self.root.rglob("*"))
-
-
-def fsync(path: Path) -> None:
-    """Force a file or directory to disk. Blocks; raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
