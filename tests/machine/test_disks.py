@@ -397,10 +397,14 @@ async def test_as_a_server_sees_it(host: Host, start: Start) -> None:
     assert running.not_mounted is None
     agent = await local.agent(running.id)
     await agent.shell("head -c 3000000 /dev/urandom > /workspace/noise; sync")
-    assert local.disks()["w"].stored_bytes > new.stored_bytes + 3_000_000
+    written = local.disk("w")
+    assert written is not None
+    assert written.stored_bytes > new.stored_bytes + 3_000_000
     kept = await local.freeze(running.id, "snapshot", labels, stop=False)
     assert kept.disk == "w"
-    assert local.disks()["w"].saved_at is not None
+    saved = local.disk("w")
+    assert saved is not None
+    assert saved.saved_at is not None
     with pytest.raises(HostError, match="has disk w"):
         await local.remove_disk("w")
     released = await local.release_disk(running.id, "w")
@@ -415,7 +419,8 @@ async def test_as_a_server_sees_it(host: Host, start: Start) -> None:
     assert found.disk == "w"
     for _ in range(2):
         await local.remove_disk("w")
-    assert local.disks() == {}
+    assert local.disk("w") is None
+    assert host.store.heads.ids() == []
     again = await local.start("of-child", {}, "resume")  # what a snapshot has of it, it keeps
     said = await (await local.agent(again.id)).shell("wc -c < /workspace/noise")
     assert said.stdout == b"3000000\n"

@@ -286,12 +286,13 @@ class WorldHost:
 
     async def make_disk(self, disk: str, size_bytes: int) -> DiskState:
         await self._step("make_disk")
-        if disk in self.disks():
-            return self.disks()[disk]
+        found = self.disk(disk)
+        if found is not None:
+            return found
         new = {"size": size_bytes, "lines": [], "kept": [], "saved_at": None, "durable": True}
         self._write("disks", disk, new)
         await self._step()
-        return self.disks()[disk]
+        return self._state_of(disk)
 
     async def remove_disk(self, disk: str) -> None:
         await self._step("remove_disk")
@@ -300,19 +301,23 @@ class WorldHost:
         (self.root / "disks" / disk).unlink(missing_ok=True)
         await self._step()
 
+    def disk(self, disk: str) -> DiskState | None:
+        return self._state_of(disk) if disk in self._all("disks") else None
+
     def disks(self) -> dict[str, DiskState]:
-        found = {}
-        for disk in self._all("disks"):
-            content = self._read("disks", disk)
-            saved_at = content["saved_at"]
-            found[disk] = DiskState(
-                disk,
-                content["size"],
-                MIB + sum(map(len, content["lines"])),
-                None if saved_at is None else datetime.fromisoformat(saved_at),
-                content["durable"],
-            )
-        return found
+        """The disks that there are."""
+        return {disk: self._state_of(disk) for disk in self._all("disks")}
+
+    def _state_of(self, disk: str) -> DiskState:
+        content = self._read("disks", disk)
+        saved_at = content["saved_at"]
+        return DiskState(
+            disk,
+            content["size"],
+            MIB + sum(map(len, content["lines"])),
+            None if saved_at is None else datetime.fromisoformat(saved_at),
+            content["durable"],
+        )
 
     async def release_disk(self, machine: str, disk: str) -> DiskState:
         await self._step("release_disk")
@@ -323,7 +328,7 @@ class WorldHost:
         saved = self._read("disks", disk)
         self._write("disks", disk, {**saved, "kept": saved["lines"], "durable": True})
         await self._step()
-        return self.disks()[disk]
+        return self._state_of(disk)
 
     def running(self) -> dict[str, Running]:
         found = {}

@@ -139,7 +139,7 @@ class Attachments:
     async def save(self, found: Workspace, machine: str) -> Left:
         """Save what a machine has written to a workspace, "" if there is none, and take it from it.
         Raises :exc:`FailedError` if that cannot be done now."""
-        if found.id not in self._host.disks():
+        if self._host.disk(found.id) is None:
             return Left(found, None, GONE)
         try:
             try:
@@ -205,7 +205,7 @@ class Attachments:
 
 async def note_saved(conn: Transaction, host: MachineHost, workspace: str) -> None:
     """Note what a host says of the content of a workspace that was just saved."""
-    disk = host.disks().get(workspace)
+    disk = host.disk(workspace)
     if disk is not None:
         with suppress(KeyError):  # a database that was restored may not know of it
             await table.update(conn, workspace, **_saved(disk))

@@ -168,8 +168,8 @@ class MachineHost(Protocol):
         """Remove a disk, if there is one. Snapshots keep what they have of it. An error if a
         machine has it."""
 
-    def disks(self) -> Mapping[str, DiskState]:
-        """Return the disks that there are, by id. One that cannot be read is not among them."""
+    def disk(self, disk: str) -> DiskState | None:
+        """Return what there is of a disk, None if it is gone or cannot be read."""
 
     async def release_disk(self, machine: str, disk: str) -> DiskState:
         """Let a disk hold what a machine has made of it, durably, and end the machine. If there is

@@ -217,12 +217,11 @@ class LocalHost:
         with told_as_host_error(disk):
             await self._host.disks.remove(disk)
 
-    def disks(self) -> Mapping[str, DiskState]:
-        found = {}
-        for disk in self._host.store.heads.ids():
-            with contextlib.suppress(SnapshotError):
-                found[disk] = disk_state(self._host, disk)
-        return found
+    def disk(self, disk: str) -> DiskState | None:
+        try:
+            return disk_state(self._host, disk)
+        except SnapshotError:
+            return None
 
     async def release_disk(self, machine: str, disk: str) -> DiskState:
         self._asked.add(machine)

@@ -211,9 +211,9 @@ class Workspaces:
             found = await table.in_state(conn, ["PENDING", "AVAILABLE"], self.me)
         if not found:
             return 0
-        there = self._host.disks()
         undone = [each for each in found if each.state == "PENDING" and each.session is None]
-        gone = [each for each in found if each.state == "AVAILABLE" and each.id not in there]
+        available = [each for each in found if each.state == "AVAILABLE"]
+        gone = [each for each in available if self._host.disk(each.id) is None]
         async with self._database.write() as conn:
             for each in undone:
                 await table.update(conn, each.id, state="DELETING")
