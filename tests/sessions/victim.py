@@ -4,15 +4,13 @@ Run as ``python -m tests.sessions.victim ROOT URL SEED``. Each line is JSON: ``b
 something is asked for, ``done`` with what is true from then on.
 """
 
-import asyncio
 import contextlib
 import json
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
 from tests.sessions.conftest import ANN, Service
+from tests.sessions.killing import work_until_killed
 from torpor.sessions import ConflictError, Key, NewSession
 from torpor.store.records import Session, Status
 
@@ -112,15 +110,5 @@ def _named(name: str) -> Any:
     return SessionQuery(name=name)
 
 
-async def main(root: Path, url: str, seed: int) -> None:
-    """Work until killed."""
-    service = Service(root, url)
-    service.host.step = 0.002
-    await service.open()
-    async with asyncio.TaskGroup() as group:
-        for number in range(SESSIONS):
-            group.create_task(Worker(service, number, seed).work())
-
-
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    work_until_killed(Worker, SESSIONS)

@@ -5,14 +5,12 @@ Run as ``python -m tests.sessions.workspace_victim ROOT SEED``. Each line is JSO
 something is done with a workspace, ``done`` with the lines that it holds from then on.
 """
 
-import asyncio
 import json
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
 from tests.sessions.conftest import ANN, Service
+from tests.sessions.killing import work_until_killed
 from torpor.sessions import Key, NewSession, NewWorkspace
 from torpor.store.records import Session, Status, Workspace
 from torpor.store.workspaces import WorkspaceQuery
@@ -118,15 +116,5 @@ class Worker:
         await self.service.sessions.destroy(session.id, ANN)
 
 
-async def main(root: Path, url: str, seed: int) -> None:
-    """Work until killed."""
-    service = Service(root, url)
-    service.host.step = 0.002
-    await service.open()
-    async with asyncio.TaskGroup() as group:
-        for number in range(WORKERS):
-            group.create_task(Worker(service, number, seed).work())
-
-
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    work_until_killed(Worker, WORKERS)

@@ -3,8 +3,9 @@
 import secrets
 
 from torpor.vm import GuestAgent, GuestError
+from torpor.vm.disks import MOUNTED_AT
 
-WORKSPACE = b"/workspace"
+WORKSPACE = MOUNTED_AT.encode()
 
 
 async def make_workspace(agent: GuestAgent, user: str, root: bytes = WORKSPACE) -> None:

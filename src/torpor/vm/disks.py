@@ -23,6 +23,7 @@ from torpor.vm.syncing import fsync
 
 WORKSPACE: Slot = "workspace"
 MOUNTED_AT = "/workspace"
+"""The directory that every golden machine has, and that a disk in the slot covers."""
 LEAST, MOST = 16 * MIB, 16 << 40
 """Bytes that a disk may have: ext4 with blocks of 4 KiB and no more than 32 bits of them."""
 RESERVE = 64 * MIB
