@@ -68,10 +68,15 @@ async def destroyed(service: Service, session: Session) -> object:
 Doing = Callable[[Service, Session], Awaitable[object]]
 
 
+async def forked(service: Service, session: Session) -> object:
+    return await service.sessions.fork(session.id, ANN, count=3)
+
+
 @pytest.mark.parametrize(
     ("before", "doing"),
-    [(None, paused), (paused, resumed), (None, checked), (paused, checked), (None, destroyed)],
-)
+    [(None, paused), (paused, resumed), (None, checked), (paused, checked), (None, destroyed),
+     (None, forked), (paused, forked)],
+)  # fmt: skip
 async def test_an_operation_takes_two_commits(
     service: Service, before: Doing | None, doing: Doing
 ) -> None:

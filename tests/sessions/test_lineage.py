@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.sessions.conftest import ANN, Service
+from tests.sessions.conftest import ANN, Service, full_disk
 from tests.waiting import eventually
 from torpor.sessions import (
     ConflictError,
@@ -21,6 +21,7 @@ from torpor.sessions import (
 )
 from torpor.sessions.lineage import MOST_LISTED
 from torpor.sessions.room import OVERHEAD
+from torpor.store import operations
 from torpor.store.records import Session, Status
 from torpor.vm import MIB, LaunchError
 
@@ -321,6 +322,53 @@ async def test_forks_are_sessions_too_of_which_there_may_not_be_too_many(
     assert len(made.children) == 2
     with pytest.raises(ConflictError, match="at most 3"):
         await service.sessions.create(NewSession(), ANN)
+
+
+async def test_a_fork_that_finds_no_place_after_its_freeze_leaves_a_checkpoint_and_no_more(
+    service: Service,
+) -> None:
+    session = await service.ready()
+    service.sessions._creation._defaults = Defaults(most_sessions=3)
+    free = service.sessions._room.free()
+    service.host.step = 0.2
+    asking = asyncio.create_task(service.sessions.fork(session.id, ANN, count=2))
+    await eventually(lambda: asked(service), lambda calls: "freeze" in calls)
+    other = await service.sessions.create(NewSession(), ANN)  # meanwhile
+    with pytest.raises(ConflictError, match="at most 3"):
+        await asking
+    service.host.step = 0.0
+    assert [each.kind for each in (await service.sessions.tree(session.id)).snapshots] == ["fork"]
+    assert (await service.get(session)).generation == 1
+    assert "session.forked" not in await service.types()
+    await service.sessions.ready(other.id, 10)
+    await service.sessions.destroy(other.id, ANN)
+    assert service.sessions._room.free() == free
+    await service.again()
+    assert "checkpoint" not in await kinds_under_way(service)
+
+
+async def kinds_under_way(service: Service) -> list[str]:
+    async with service.database.read() as conn:
+        return [each.kind for each in await operations.unfinished(conn)]
+
+
+async def test_a_fork_that_is_written_down_at_the_second_try_takes_room_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torpor.sessions.operations.AGAIN_SECONDS", 0.05)
+    session = await service.ready()
+    free = service.sessions._room.free()
+    with full_disk(service.database, lambda said: "session.forked" in said):
+        asking = asyncio.create_task(service.sessions.fork(session.id, ANN, count=2))
+        await asyncio.sleep(0.3)
+        assert not asking.done()
+    made = await asking
+    children = [each for each in made.children if isinstance(each, Session)]
+    assert len(children) == 2
+    for child in children:
+        await service.sessions.ready(child.id, 10)
+        await service.sessions.destroy(child.id, ANN)
+    assert service.sessions._room.free() == free
 
 
 async def test_a_fork_of_which_nothing_came_is_tried_again_with_its_key(service: Service) -> None:

@@ -7,6 +7,7 @@ import logging
 import platform
 import secrets
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -58,6 +59,9 @@ PATIENCE_SECONDS, AGAIN_SECONDS = 60.0, 1.0
 """For how long, and how often, a database is tried at the start that cannot be reached."""
 LARGEST_MESSAGE = 1 << 20
 """Bytes of one message of a WebSocket."""
+SWITCH_SECONDS = 0.0005
+"""How long the event loop may keep the interpreter from a thread that waits for it. Python's own
+5 ms are what a commit, which is a thread's, then takes longer where much goes on."""
 
 
 async def serve(
@@ -78,6 +82,7 @@ async def serve(
     :exc:`torpor.store.errors.StoreError`, with nothing left open.
     """
     configure_logs()
+    sys.setswitchinterval(SWITCH_SECONDS)
     certificate = Certificate.of(settings)
     supervisor = Supervisor.of_environment()
 

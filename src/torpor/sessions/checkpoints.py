@@ -1,5 +1,7 @@
 """Checkpoints: snapshots of sessions that users can go back to."""
 
+from collections.abc import Awaitable, Callable
+
 from torpor.sessions.errors import ConflictError, InvalidError, NotFoundError, failed
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost
@@ -11,9 +13,15 @@ from torpor.sessions.standing import Standing, check_runs
 from torpor.store import sessions
 from torpor.store import snapshots as snapshots_table
 from torpor.store.database import Database, Transaction
+from torpor.store.errors import KeyUsedError
 from torpor.store.records import Session, Snapshot, SnapshotKind, Status
 from torpor.vm import VmError
 from torpor.vm.new_snapshot import new_id
+
+Also = Callable[[Transaction, Snapshot], Awaitable[None]]
+"""What else is written down in the transaction that notes a checkpoint. It may be asked again, in
+another one; if it raises :exc:`ConflictError` or :exc:`KeyUsedError`, the checkpoint stands all the
+same."""
 
 
 class Checkpoints:
@@ -71,11 +79,12 @@ class Checkpoints:
         label: str,
         key: Key | None,
         children: int = 1,
+        also: Also | None = None,
     ) -> Snapshot:
         """Make a snapshot of a session that users can go back to."""
         checkpoint = checkpoint_id()
         if session.status is Status.PAUSED:
-            return await self._mark(session, by, kind, label, key, checkpoint)
+            return await self._mark(session, by, kind, label, key, checkpoint, also)
         check_runs(session, "frozen")
         assert session.machine is not None
         snapshot = new_id()
@@ -96,9 +105,17 @@ class Checkpoints:
 
             async def write(conn: Transaction) -> Snapshot:
                 await noted.done(conn, checkpoint=checkpoint, snapshot=snapshot)
-                return await self.note(conn, session, kept.id, by, noted.record.plan)
+                row = await self.note(conn, session, kept.id, by, noted.record.plan)
+                if also is not None:
+                    await also(conn, row)
+                return row
 
-            row = await self._operations.written(write, noted)
+            try:
+                row = await self._operations.written(write, noted)
+            except (ConflictError, KeyUsedError):
+                also = None
+                await self._operations.written(write, noted)
+                raise
         self._events.tell(session.id)
         self._snapshots.settle(snapshot, session.snapshot)
         return row
@@ -125,6 +142,7 @@ class Checkpoints:
         label: str,
         key: Key | None,
         checkpoint: str,
+        also: Also | None,
     ) -> Snapshot:
         """Make a checkpoint of the snapshot in which a session is paused."""
         assert session.snapshot is not None
@@ -143,6 +161,8 @@ class Checkpoints:
                 await self._told(conn, session, row, by)
             elif label and label != row.label:
                 row = await snapshots_table.update(conn, row.id, label=label, kind=kind)
+            if also is not None:
+                await also(conn, row)
             await noted.done(conn, checkpoint=row.checkpoint, snapshot=row.id)
         self._events.tell(session.id)
         return row

@@ -98,7 +98,7 @@ class Events:
                 for event in found:
                     cursor = event.id
                     yield event
-                if not found:
+                if len(found) < PAGE:
                     await news.wait()
         finally:
             followers.discard(news)

@@ -6,6 +6,7 @@ and is listed.
 
 import logging
 import secrets
+from collections.abc import Iterable
 from dataclasses import replace
 
 from torpor.sessions.checkpoints import Checkpoints, check_ready
@@ -113,14 +114,32 @@ class Lineage:
             check_there(parent)
             async with self._database.read() as conn:
                 await self._creation.check_room_for(conn, count)
-            if checkpoint is None:
-                source = await self._checkpoints.cut(parent, by, "fork", "", None, children=count)
-            else:
-                source = check_ready(await self._checkpoints.get(session_id, checkpoint))
-            children = [self._child(parent, source, number) for number in range(1, count + 1)]
-            forked, starts = await self._insert_children(parent, source, children, by, key)
+            children: list[Session | SessionError] = []
+            forked, starts = Forked(children, []), list[Operation]()
+
+            async def note(conn: Transaction, source: Snapshot) -> None:
+                nonlocal forked, starts
+                self._give_back(children)  # of a transaction that came to nothing
+                children[:] = (self._child(parent, source, each + 1) for each in range(count))
+                forked, starts = await self._note_children(conn, parent, source, children, by, key)
+
+            try:
+                if checkpoint is None:
+                    # In the transaction that notes the checkpoint: each one waits for the disk.
+                    await self._checkpoints.cut(
+                        parent, by, "fork", "", None, children=count, also=note
+                    )
+                else:
+                    source = check_ready(await self._checkpoints.get(session_id, checkpoint))
+                    async with self._database.write() as conn:
+                        await note(conn, source)
+            except BaseException:
+                self._give_back(children)
+                raise
         for start in starts:
             self._creation.provision(start, by, "fork")
+        for session in (parent.id, *(start.session for start in starts)):
+            self._events.tell(session)
         return forked
 
     def _child(self, parent: Session, source: Snapshot, number: int) -> Session | SessionError:
@@ -151,51 +170,49 @@ class Lineage:
             return error if isinstance(error, NoRoomError) else FailedError(str(error))
         return child
 
-    async def _insert_children(
+    async def _note_children(
         self,
+        conn: Transaction,
         parent: Session,
         source: Snapshot,
         children: list[Session | SessionError],
         by: Actor,
         key: Key | None,
     ) -> tuple[Forked, list[Operation]]:
-        """Note the children of a fork, and that they are to be started, all in one transaction."""
+        """Note the children of a fork, and that they are to be started."""
         new = [child for child in children if isinstance(child, Session)]
         starts = []
-        try:
-            async with self._database.write() as conn:
-                await self._creation.check_room_for(conn, len(new))
-                not_undone = await self._not_undone(conn, parent, source)
-                forked = Forked(children, not_undone, _warnings(source))
-                # One of which nothing came can be asked for again with its key.
-                operation = self._operations.done_at_once(
-                    self._operations.new("fork", by, parent.id, key if new else None),
-                    children=[
-                        child.id if isinstance(child, Session) else child.plain()
-                        for child in children
-                    ],
-                    not_undone=forked.not_undone,
-                    warnings=forked.warnings,
-                )
-                await operations_table.insert(conn, operation)
-                for child in new:
-                    await insert_named(conn, replace(child, created_by=by.id))
-                    await self._events.append(
-                        conn, "session.created", child.id, by, name=child.name,
-                        parent_session_id=parent.id, checkpoint_id=source.checkpoint,
-                    )  # fmt: skip
-                    starts.append(await self._creation.note_start(conn, child.id, by))
-                await self._events.append(
-                    conn, "session.forked", parent.id, by, checkpoint_id=source.checkpoint,
-                    children=[child.id for child in new], errors=len(children) - len(new),
-                )  # fmt: skip
-        except BaseException:
-            for child in new:
-                self._room.give_back(child.id)
-            raise
-        for session in (parent, *new):
-            self._events.tell(session.id)
+        await self._creation.check_room_for(conn, len(new))
+        not_undone = await self._not_undone(conn, parent, source)
+        forked = Forked(children, not_undone, _warnings(source))
+        # One of which nothing came can be asked for again with its key.
+        operation = self._operations.done_at_once(
+            self._operations.new("fork", by, parent.id, key if new else None),
+            children=[
+                child.id if isinstance(child, Session) else child.plain() for child in children
+            ],
+            not_undone=forked.not_undone,
+            warnings=forked.warnings,
+        )
+        await operations_table.insert(conn, operation)
+        for child in new:
+            await insert_named(conn, replace(child, created_by=by.id))
+            await self._events.append(
+                conn, "session.created", child.id, by, name=child.name,
+                parent_session_id=parent.id, checkpoint_id=source.checkpoint,
+            )  # fmt: skip
+            starts.append(await self._creation.note_start(conn, child.id, by))
+        await self._events.append(
+            conn, "session.forked", parent.id, by, checkpoint_id=source.checkpoint,
+            children=[child.id for child in new], errors=len(children) - len(new),
+        )  # fmt: skip
         return forked, starts
+
+    def _give_back(self, children: Iterable[Session | SessionError]) -> None:
+        """Take back the room that was taken for children which do not come."""
+        for child in children:
+            if isinstance(child, Session):
+                self._room.give_back(child.id)
 
     async def _forked(self, operation: Operation) -> Forked:
         """Return what an earlier fork said."""
