@@ -20,7 +20,7 @@ BLOCK = 32
 FILE = "bench"
 MOST_RUNS = 1
 """With software emulation one takes minutes, and is a mean of all that it carries."""
-LOOK_EVERY = 0.05
+LOOK_EVERY = 0.5
 
 FIGURES = (
     Figure("channel_in_1gib", "s", "directly: a process reads 1 GiB of input and drops it"),
