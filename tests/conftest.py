@@ -5,6 +5,7 @@ import os
 import signal
 import tempfile
 
+import pytest
 from hypothesis import settings
 
 from tests.postgres import cluster, database_url, pytest_generate_tests
@@ -38,6 +39,11 @@ if "TMPDIR" not in os.environ:
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest: nothing is left then that one process does alone."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def pytest_unconfigure() -> None:

@@ -12,7 +12,7 @@ from torpor.lab.figures import Results, results_json
 from torpor.lab.laboratory import Laboratory, laboratory
 from torpor.settings import Places, default_places
 
-pytestmark = pytest.mark.machine
+pytestmark = [pytest.mark.machine, pytest.mark.long]
 
 NAMES = (
     "exec_roundtrip",

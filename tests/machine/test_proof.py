@@ -10,7 +10,7 @@ from torpor.lab.laboratory import laboratory
 from torpor.lab.proof import EXPERIMENTS, prove
 from torpor.settings import Places, default_places
 
-pytestmark = pytest.mark.machine
+pytestmark = [pytest.mark.machine, pytest.mark.long]
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda each: each.name)

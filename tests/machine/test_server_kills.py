@@ -8,7 +8,7 @@ from tests.machine.conftest import Start
 from tests.postgres import Cluster
 from torpor.lab.server_kills import server_kills
 
-pytestmark = pytest.mark.machine
+pytestmark = [pytest.mark.machine, pytest.mark.long]
 
 KILLS = 6
 """In ``./dev soak``: 100."""

@@ -3,11 +3,15 @@ none with 500."""
 
 from pathlib import Path
 
+import pytest
+
 from tests.api.conftest import served
 from tests.schema.world import GuestlessApi
 from torpor.client import AsyncClient
 from torpor.lab.schema import Bounds, ask
 from torpor.lab.schema_stock import Stock
+
+pytestmark = pytest.mark.long
 
 EXAMPLES = 8
 """For each operation; in ``./dev soak`` as many as an hour has time for."""
