@@ -119,7 +119,13 @@ SERVICE_PROMISES = (
     _same("S23", "api_fork_2_adds", ADDED),
     _same("S24", "api_pause_adds", ADDED),
     _same("S25", "api_resume_adds", ADDED),
-    _same("S26", "api_create_20_p99", Bound(factor=12, of="api_create")),
+    # Under emulation the processors have no time left (docs/decisions/0075-twenty-at-once.md).
+    Promise(
+        "S26",
+        "api_create_20_p99",
+        Bound(factor=15, of="api_create"),
+        Bound(factor=12, of="api_create"),
+    ),
     _same("S27", "api_paused_200_mib", Bound(50.0)),
     _same("S28", "api_paused_200_cpu", Bound(0.5)),
     _same("S29", "api_idle_20_cpu", Bound(1.0)),
@@ -137,6 +143,8 @@ SERVICE_PROMISES = (
     _same("S40", "postgresql_pause_ratio", RATIO),
     _same("S41", "postgresql_resume_ratio", RATIO),
     _same("S42", "postgresql_page_ratio", RATIO),
+    _same("S43", "preview_page_adds", Bound(0.002)),
+    _same("S44", "preview_32mib", Bound(factor=2.0, of="dialled_32mib")),
 )
 """What is checked against a bench of the service."""
 
