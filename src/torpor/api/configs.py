@@ -76,7 +76,7 @@ def config_body(config: Config, caller: Caller) -> ConfigBody:
 @routes.post(
     "/configs",
     status_code=201,
-    responses=errors(400, 409, 413, 415, 503, 507),
+    responses=errors(400, 404, 409, 413, 415, 503, 507),
     summary="Make a configuration",
 )
 @needs(Permission.USE)

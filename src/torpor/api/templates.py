@@ -101,7 +101,7 @@ async def list_templates(
 @routes.post(
     "/templates",
     status_code=201,
-    responses=errors(400, 409, 413, 415, 507),
+    responses=errors(400, 404, 409, 413, 415, 507),
     summary="Make a template",
 )
 @needs(Permission.USE)
