@@ -27,7 +27,9 @@ class Verdict:
 
     ``rule`` is the rule that decided, as it was written, or the policy's mode. Where it may not be,
     ``why`` says so for people and ``add`` is a rule that would allow it (empty if none would).
-    ``inspect`` says that TLS to it is ended at the wall.
+    ``inspect`` says that TLS to it is ended at the wall. ``name`` is the name by which it may be,
+    where the destination itself has none: then the dialled address must be one of this name's, and
+    :meth:`Judge.dialled` is asked for a destination with this name.
     """
 
     allowed: bool
@@ -35,6 +37,7 @@ class Verdict:
     why: str = ""
     add: str = ""
     inspect: bool = False
+    name: str = ""
 
 
 class Judge(Protocol):
