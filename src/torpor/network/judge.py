@@ -104,7 +104,7 @@ class PolicyJudge:
             return begun
         if said is not None and (denial := self._denial(said, to.port)):
             return _by(denial)
-        if self.policy.mode == "open":
+        if self.policy.mode == "open" or to.transport == "udp":
             return begun
         if to.name is not None:
             return self._said_to_name(to.name, to.port, how, said)
