@@ -220,7 +220,7 @@ def test_names(document: Any, name: str) -> None:
     assert fast.name(name).allowed == naive.name(name)
 
 
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=400)
 @given(documents, destinations)
 def test_destinations(document: Any, to: Destination) -> None:
     fast, naive = both(document)
@@ -244,7 +244,7 @@ def agree_on_what_is_spoken(
         assert verdict.inspect == inspect
 
 
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=400)
 @given(documents, destinations, speeches)
 def test_what_is_spoken(document: Any, to: Destination, speech: tuple[Spoken, str | None]) -> None:
     agree_on_what_is_spoken(document, to, speech)
@@ -262,7 +262,7 @@ near = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=400)
 @given(
     st.lists(
         near | few.map(lambda host: {"host": host, "inspect": True}), min_size=1, max_size=4
@@ -285,7 +285,7 @@ def test_what_is_verified(
     agree_on_what_is_spoken(document, to, speech)
 
 
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=400)
 @given(documents, destinations, st.sampled_from(ADDRESSES))
 def test_what_is_dialled(document: Any, to: Destination, address: str) -> None:
     fast, naive = both(document)
@@ -294,7 +294,7 @@ def test_what_is_dialled(document: Any, to: Destination, address: str) -> None:
     assert verdict.allowed == naive.dialled(to, address)
 
 
-@settings(deadline=None, max_examples=800)
+@settings(deadline=None, max_examples=300)
 @given(
     st.lists(entries, min_size=1, max_size=4),
     destinations,

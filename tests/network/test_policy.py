@@ -187,7 +187,7 @@ plain_values = st.recursive(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=300)
 @given(plain_values)
 def test_whatever_is_sent_is_understood_or_refused(said: object) -> None:
     try:

@@ -197,7 +197,7 @@ def test_a_denial_that_would_not_be_honoured_is_refused(said: object) -> None:
         read_denial(WHERE, said)
 
 
-@settings(deadline=None, max_examples=1000)
+@settings(deadline=None, max_examples=400)
 @given(
     st.one_of(
         st.text(max_size=60),
