@@ -56,6 +56,8 @@ class Host:
     ) -> None:
         self.home = home
         self.store = site.store
+        self.links = site.links
+        """What network cards are connected to is made by it; None if they are to nothing."""
         self.machines: dict[str, Machine] = {}
         self.recovered: tuple[Recovered, ...] = ()
         self._site = site

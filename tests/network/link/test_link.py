@@ -209,13 +209,13 @@ def received(link: Link) -> str:
 
 
 def test_there_is_no_way_out(link: Link) -> None:
-    cards = [line.split(":")[0].strip() for line in seen_in(link, "cat", "/proc/net/dev").split("\n")]
-    assert sorted(each for each in cards[2:] if each) == ["lo", "machine"]
+    lines = seen_in(link, "cat", "/proc/net/dev").splitlines()[2:]
+    assert sorted(line.split(":")[0].strip() for line in lines) == ["lo", "machine"]
     assert seen_in(link, "cat", "/proc/sys/net/ipv4/ip_forward").strip() == "0"
     routes = [line.split() for line in seen_in(link, "cat", "/proc/net/route").splitlines()[1:]]
     there = struct.unpack("=I", socket.inet_aton(ADDRESS))[0]
-    # Interface and destination: everything is the namespace's own, but for the machine.
-    assert sorted((each[0], int(each[1], 16)) for each in routes) == [("machine", there)]
+    # Card and destination: everything is the namespace's own, but for the machine.
+    assert sorted((each[0], int(each[1], 16)) for each in routes) == [("lo", 0), ("machine", there)]
 
 
 def test_without_the_wall_what_is_dialled_is_refused(machine: OtherEnd, ends: Ends) -> None:

@@ -5,6 +5,7 @@ by where it hears it.
 """
 
 from torpor.network.link.link import BuildError, Ends, Link, build
-from torpor.network.link.links import Links
+from torpor.network.link.links import AHEAD, Links
+from torpor.network.link.probe import Probed, probe
 
-__all__ = ["BuildError", "Ends", "Link", "Links", "build"]
+__all__ = ["AHEAD", "BuildError", "Ends", "Link", "Links", "Probed", "build", "probe"]
