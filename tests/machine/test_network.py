@@ -117,8 +117,9 @@ async def test_a_fork_is_without_its_parents_connections_and_the_parent_notices_
         assert there.exit is not None
         await talking.says("parent")
         # What is within the machine stays.
-        said = await child.agent.shell("echo through >/tmp/go; until [ -s /tmp/gone ]; do sleep 0.1"
-                                       "; done; cat /tmp/gone")
+        said = await child.agent.shell(
+            "echo through >/tmp/go; until [ -s /tmp/gone ]; do sleep 0.1; done; cat /tmp/gone"
+        )
         assert said.stdout == b"through\n"
         # And the child dials for itself.
         own, _ = await talk(child, link_of(child))
@@ -150,9 +151,7 @@ async def first_line(running: Exec) -> str:
     return said.partition(b"\n")[0].decode()
 
 
-async def test_a_reboot_and_a_new_program_find_the_card_at_work(
-    start: Start, home: Path
-) -> None:
+async def test_a_reboot_and_a_new_program_find_the_card_at_work(start: Start, home: Path) -> None:
     host = await open_host(start, home)
     machine = await host.thaw(start.golden, Identity.of("test"))
     rebooted = asyncio.Event()

@@ -20,6 +20,7 @@ OTHER_END = Path(__file__).with_name("other_end.py")
 HEADER = 10
 """Bytes before each frame, as long as nobody says otherwise (``struct virtio_net_hdr``)."""
 NOBODY = 65534
+ANYWHERE = ("93.184.216.34", 80)
 LIMIT = 20.0
 """Seconds after which whatever was waited for will not come any more."""
 
@@ -94,6 +95,12 @@ def ends(link: Link) -> Ends:
     return link.ends
 
 
+def dialled(ends: Ends) -> socket.socket:
+    """Return the next connection that arrives."""
+    ends.tcp.settimeout(LIMIT)
+    return ends.tcp.accept()[0]
+
+
 class OtherEnd:
     """The machine's end: a namespace in which sockets are made, and the wire to it."""
 
@@ -123,7 +130,7 @@ class OtherEnd:
                         return
                     os.write(key.data, os.read(key.fd, 1 << 17))
 
-    def socket(self, kind: int, family: int = socket.AF_INET, protocol: int = 0) -> socket.socket:
+    def new_socket(self, kind: int, family: int = socket.AF_INET, protocol: int = 0) -> socket.socket:
         """Return a new socket of the machine's."""
         self._mouth.send(f"{int(family)} {int(kind)} {protocol}".encode())
         _, (fd,), _, _ = socket.recv_fds(self._mouth, 16, 1)
@@ -132,9 +139,15 @@ class OtherEnd:
         self._sockets.append(made)
         return made
 
+    def dial(self, to: tuple[str, int]) -> socket.socket:
+        """Return a connection of the machine's."""
+        dialling = self.new_socket(socket.SOCK_STREAM)
+        dialling.connect(to)
+        return dialling
+
     def frame(self, frame: bytes) -> None:
         """Put a frame on the wire, past the machine's kernel."""
-        with self.socket(socket.SOCK_RAW, socket.AF_PACKET) as packets:
+        with self.new_socket(socket.SOCK_RAW, socket.AF_PACKET) as packets:
             packets.sendto(frame, ("eth0", 0))
 
     def close(self) -> None:

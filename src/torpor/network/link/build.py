@@ -105,7 +105,7 @@ def enter_namespaces(pid: int) -> int:
 def is_tap(path: str) -> bool:
     """Return whether a descriptor in ``/proc`` is that of a tap."""
     try:
-        return os.readlink(path) == TUN
+        return os.stat(path).st_rdev == os.makedev(10, 200)  # Documentation/admin-guide/devices.txt
     except FileNotFoundError:  # it was closed meanwhile
         return False
 
