@@ -614,7 +614,7 @@ def test_an_index_of_an_absurd_length(target: Store, length: int) -> None:
 
 def test_another_version_of_the_file(forged: Forged, target: Store) -> None:
     content = bytearray(forged.write())
-    content[:HEAD] = exported._sealed(exported._HEADER.pack(b"TORPORSX", 3, 65536, 10))
+    content[:HEAD] = exported._sealed(exported._HEADER.pack(b"TORPORSX", 4, 65536, 10))
     with pytest.raises(SnapshotError, match="version 4; this Torpor reads version 1, 2, 3"):
         take(target, bytes(content))
 

@@ -24,14 +24,18 @@ ANYWHERE = ("93.184.216.34", 80)
 LIMIT = 20.0
 """Seconds after which whatever was waited for will not come any more."""
 
-ORDINARY = f"""
-import os, shutil, socket, sys
-from torpor.network.link import build
+DROP = f"""
+import ctypes, os, shutil, socket, sys
 os.setgroups([])
 os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
 os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
+ctypes.CDLL(None).prctl(4, 1)  # what a program that was root is not, and one of theirs is: dumpable
 if not os.access(sys.executable, os.X_OK):  # in somebody's home
     sys.executable = shutil.which("python3", path="/usr/bin:/bin")
+"""
+ORDINARY = f"""
+from torpor.network.link import build
+{DROP}
 link = build()
 ends = link.ends
 sockets = [ends.tcp, ends.udp, ends.dns_udp, ends.dns_tcp, ends.raw]
@@ -48,6 +52,11 @@ exec "$@"
 """
 
 
+def with_tun(place: Path, *command: str) -> list[str]:
+    """Return a command that root runs where everybody may open /dev/net/tun."""
+    return ["unshare", "--mount", "sh", "-c", TUN, str(place), *command]
+
+
 def built_by_an_ordinary_user(place: Path) -> Link:
     """Return a link that a user without any rights has built."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -55,8 +64,7 @@ def built_by_an_ordinary_user(place: Path) -> Link:
         ours.settimeout(LIMIT)
         fd = theirs.fileno()
         process = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", TUN, str(place)]
-            + [sys.executable, "-c", ORDINARY, str(fd)],
+            with_tun(place, sys.executable, "-c", ORDINARY, str(fd)),
             pass_fds=(fd,),
         )
         theirs.close()
