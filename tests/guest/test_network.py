@@ -1,6 +1,5 @@
 """Whom a machine asks for names: the wall, unless its image has somebody who can be asked."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,7 @@ def test_a_link_to_what_is_made_elsewhere_stays_a_link(tmp_path: Path) -> None:
     file.parent.mkdir()
     file.symlink_to("../run/systemd/resolve/stub-resolv.conf")
     network.name_resolver(str(file))
-    assert os.readlink(file) == "../run/systemd/resolve/stub-resolv.conf"
+    assert str(file.readlink()) == "../run/systemd/resolve/stub-resolv.conf"
     assert f"nameserver {WALL}\n" in file.read_text()
 
 

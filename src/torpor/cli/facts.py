@@ -13,7 +13,7 @@ import os
 import platform
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -162,7 +162,7 @@ class Facts:
     leftovers: tuple[Path, ...]
     server: Server
     kept: Kept = Kept(0)
-    link: Probed = Probed()
+    link: Probed = field(default_factory=Probed)
 
 
 async def gather(places: Places) -> Facts:

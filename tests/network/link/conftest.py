@@ -138,7 +138,9 @@ class OtherEnd:
                         return
                     os.write(key.data, os.read(key.fd, 1 << 17))
 
-    def new_socket(self, kind: int, family: int = socket.AF_INET, protocol: int = 0) -> socket.socket:
+    def new_socket(
+        self, kind: int, family: int = socket.AF_INET, protocol: int = 0
+    ) -> socket.socket:
         """Return a new socket of the machine's."""
         self._mouth.send(f"{int(family)} {int(kind)} {protocol}".encode())
         _, (fd,), _, _ = socket.recv_fds(self._mouth, 16, 1)

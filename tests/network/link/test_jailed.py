@@ -54,5 +54,7 @@ def test_it_sees_the_wire_alone_and_holds_no_right(user: str, tmp_path: Path) ->
         for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
             (found,) = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
             assert int(found, 16) == 0, name
-        seen = {line.split(":")[0].strip() for line in lines if line.count(" ") > 15 and ":" in line}
+        seen = {
+            line.split(":")[0].strip() for line in lines if line.count(" ") > 15 and ":" in line
+        }
         assert seen & {"lo", "machine", "eth0"} == cards

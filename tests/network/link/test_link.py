@@ -132,7 +132,7 @@ def ethernet(kind: int, content: bytes, source: str = MAC, to: str = WALL_MAC) -
 IPV4, IPV6 = 0x0800, 0x86DD
 
 
-@pytest.mark.parametrize("source", ["198.19.255.3", WALL, "10.0.0.1", "127.0.0.1", "0.0.0.0"])
+@pytest.mark.parametrize("source", ["198.19.255.3", WALL, "10.0.0.1", "127.0.0.1", "0.0.0.0"])  # noqa: S104
 def test_a_source_that_is_not_the_machines_is_dropped(
     machine: OtherEnd, ends: Ends, source: str
 ) -> None:

@@ -27,7 +27,7 @@ def _can_be_built() -> None:
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def until_ready(links: Links, count: int) -> None:
