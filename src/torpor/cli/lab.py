@@ -17,6 +17,7 @@ from torpor.cli.running import explain, run, writable_places
 from torpor.cli.server import Host
 
 if TYPE_CHECKING:
+    from torpor.lab.benches.group import Group
     from torpor.lab.check import Check, Experiment
     from torpor.lab.figures import Results
     from torpor.lab.soak import Long
@@ -157,6 +158,9 @@ def bench(
         typer.Option(metavar="ROW", help="Only this figure; more of them: say it again."),
     ] = None,
     api: API = False,
+    network: Annotated[
+        bool, typer.Option("--network", help="What machines' network costs, beside none.")
+    ] = False,
     as_json: JSON = False,
     write: Annotated[
         Path | None,
@@ -168,10 +172,14 @@ def bench(
     Figures that are measured together come together, also when only one was asked for.
     """
     from torpor.cli.tables import print_json
-    from torpor.lab.bench import FIGURES, SERVICE_FIGURES
+    from torpor.lab.bench import GROUPS, NETWORK_GROUPS, SERVICE_GROUPS
     from torpor.lab.figures import results_json
 
-    known = SERVICE_FIGURES if api else FIGURES
+    if network and (api or write is not None):
+        other = "--api" if api else "--write"
+        raise typer.BadParameter(f"does not go with {other}", param_hint="--network")
+    groups = NETWORK_GROUPS if network else SERVICE_GROUPS if api else GROUPS
+    known = [figure for group in groups for figure in group.figures]
     rows = chosen(only, [figure.name for figure in known], "figure") if only else None
     if write is not None:
         _made(write.parent, "--write")
@@ -181,7 +189,7 @@ def bench(
                 " `torpor lab bench --write` makes",
                 param_hint="--write",
             )
-    results = run(_bench(writable_places(), runs, rows, api=api))
+    results = run(_bench(writable_places(), runs, rows, groups))
     if as_json:
         print_json(results_json(results))
     else:
@@ -191,14 +199,12 @@ def bench(
 
 
 async def _bench(
-    places: "Places", runs: int, rows: Sequence[str] | None, *, api: bool
+    places: "Places", runs: int, rows: Sequence[str] | None, groups: "Sequence[Group]"
 ) -> "Results":
     from torpor.cli.progress import Shown
-    from torpor.lab.bench import GROUPS, SERVICE_GROUPS
     from torpor.lab.bench import bench as measured
     from torpor.lab.laboratory import laboratory
 
-    groups = SERVICE_GROUPS if api else GROUPS
     with Shown() as shown:
         async with laboratory(places, shown.report) as lab:
             return await measured(lab, runs, shown.report, rows, groups)
@@ -229,13 +235,15 @@ def spec(
     Exit status 1 if a promise is not kept.
     """
     from torpor.cli.tables import console, print_checks, print_verdict
+    from torpor.lab.bench import GROUPS, SERVICE_GROUPS
     from torpor.lab.figures import results_json
     from torpor.lab.spec import PROMISES, SERVICE_PROMISES, needed
     from torpor.lab.spec import spec as held
 
     began = time.monotonic()
     promises = SERVICE_PROMISES if api else PROMISES
-    results = run(_bench(writable_places(), runs, sorted(needed(promises)), api=api))
+    groups = SERVICE_GROUPS if api else GROUPS
+    results = run(_bench(writable_places(), runs, sorted(needed(promises)), groups))
     checks = held(results, promises)
     if not as_json:
         out = console()

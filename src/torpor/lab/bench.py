@@ -15,6 +15,7 @@ from torpor.lab.benches import (
     freed,
     idle,
     images,
+    link,
     memory,
     pause,
     policy,
@@ -55,8 +56,8 @@ SERVICE_GROUPS = (
 )
 """What is measured over HTTP, with a server for each group."""
 SERVICE_FIGURES = tuple(figure for group in SERVICE_GROUPS for figure in group.figures)
-NETWORK_GROUPS = (policy.GROUP,)
-"""What is measured of the wall."""
+NETWORK_GROUPS = (link.GROUP, policy.GROUP)
+"""What is measured of the wall, beside the same without it."""
 NETWORK_FIGURES = tuple(figure for group in NETWORK_GROUPS for figure in group.figures)
 
 

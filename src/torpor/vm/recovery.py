@@ -30,6 +30,7 @@ from torpor.vm.manifest import RECORD, MachineRecord
 from torpor.vm.qemu import maps_read_only
 from torpor.vm.store import Store
 from torpor.vm.thaw import Site
+from torpor.vm.wire import Wired
 
 EXIT_LIMIT = 3.0
 """Seconds that a process which cannot be reached has to end by itself."""
@@ -75,6 +76,7 @@ async def recover_machine(
         machine = Machine(directory, replace(record, process=None), group=group)
         return await _succeed(site, aftermath, machine)
     machine = Machine(directory, record, group=group)
+    machine.wired, why_not = await _wired_again(site, machine)
     try:
         await machine.connect()
         await _find_top(site, machine)
@@ -99,7 +101,20 @@ async def recover_machine(
         await machine.disconnect()
         gone = Machine(directory, replace(machine.record, process=None), group=group)
         return await _succeed(site, aftermath, gone, f"it could not be adopted: {error}")
-    return Recovered(directory.name, "adopted", "its process runs"), machine
+    return Recovered(directory.name, "adopted", f"its process runs{why_not}"), machine
+
+
+async def _wired_again(site: Site, machine: Machine) -> tuple[Wired, str]:
+    """Return what the card of a machine that runs is connected to from now on, and why that is
+    nothing: then it runs on, and what it dials is refused."""
+    if not machine.record.card:
+        return Wired(), ""
+    if site.links is None:
+        return Wired(), ", without a network: this host can connect no card to anything"
+    try:
+        return Wired(await site.links.rebuilt(machine.pid), site.links), ""
+    except VmError as error:
+        return Wired(), f", without a network: {error.happened}"
 
 
 def _follow(store: Store, snapshot: str) -> None:
