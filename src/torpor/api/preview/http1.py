@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import h11
 
 from torpor.api.preview.headers import Pairs
-from torpor.api.preview.heads import LARGEST, Head, HeadError, judge, whole
+from torpor.network.heads import LARGEST, Head, HeadError, judge, whole
 from torpor.api.preview.inbound import BadBodyError, GoneError, Inbound, Peer
 
 HEAD_SECONDS = 15.0
