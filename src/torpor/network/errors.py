@@ -23,5 +23,7 @@ class PolicyError(NetworkError):
     written, as in ``egress.hosts[3]``."""
 
     def __init__(self, where: str, happened: str, *, todo: str = "") -> None:
-        super().__init__(f"{where}: {happened}", state="Nothing was changed.", todo=todo)
+        super().__init__(
+            f"{where}: {happened.rstrip('.')}.", state="Nothing was changed.", todo=todo
+        )
         self.where = where
