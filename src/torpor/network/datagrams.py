@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import socket
 from collections import deque
-from dataclasses import replace
 from ipaddress import IPv4Address
 
 from torpor.network.dial import DeniedError, NameOf, Resolve, UnreachableError, found
@@ -184,7 +183,7 @@ class Datagrams:
             except ConnectionRefusedError:
                 self._to_machine(nobody_listens(source, machine))
                 continue
-            if flow.hold.held:
+            if flow.hold.asleep():
                 continue  # nobody is there to take it
             flow.received(len(data))
             for packet in datagram(source, machine, data, next(self._numbers)):

@@ -64,7 +64,7 @@ def decided(to: Destination, verdict: Verdict, spoken: Spoken | None = None) -> 
 @dataclass
 class Telling:
     """Tells the decisions of one machine, and keeps it from flooding whoever listens: of too many
-    the last one says how many others were not told. Bytes are counted elsewhere, and all of them."""
+    the last one says how many others were not told. Bytes are counted elsewhere, all of them."""
 
     tell: Tell
     _rate: Rate = field(default_factory=lambda: Rate(PER_SECOND, BURST))

@@ -100,7 +100,7 @@ class Flow:
         if self._timer is not None:
             self._timer.cancel()
         now, longest = self._loop.time(), self._spending.limits.longest
-        if self.hold.held:
+        if self.hold.asleep():
             self._moved = now  # nobody is idle for being asleep
         idle_left = self._moved + self._idle - now
         left = idle_left if longest is None else min(idle_left, self._began + longest - now)

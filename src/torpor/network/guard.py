@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Address
 from typing import Protocol
 
 from torpor.network.datagrams import Datagrams
@@ -177,7 +178,4 @@ class Guard:
             )
 
     def _name_denied(self, name: str, verdict: Verdict) -> None:
-        from ipaddress import IPv4Address
-
-        nowhere = Destination(name, IPv4Address("0.0.0.0"), DNS_PORT, "udp")
-        self._flows.denied(nowhere, verdict)
+        self._flows.denied(Destination(name, IPv4Address(0), DNS_PORT, "udp"), verdict)

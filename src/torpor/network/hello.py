@@ -5,6 +5,7 @@ What has no name, two names or two extensions of one kind has no second reading:
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 LARGEST = 16 << 10
@@ -13,6 +14,7 @@ LARGEST = 16 << 10
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
 _RECORD = 5
 _LARGEST_RECORD = 1 << 14
+_MOST_RECORDS = 64
 _SERVER_NAME, _ALPN = 0, 16
 _ENCRYPTED = frozenset((0xFE0D, 0xFFCE))
 """Encrypted ClientHello, and the draft before it that encrypted the name alone."""
@@ -50,37 +52,39 @@ def parse(data: bytes) -> Hello | None:
 def _message(data: bytes) -> bytes | None:
     """Return the body of the first handshake message, put together from its records."""
     message = b""
-    place = 0
-    while True:
-        header = data[place : place + _RECORD]
-        if header and header[0] != _HANDSHAKE:
+    for number, (piece, whole) in enumerate(_records(data)):
+        message += piece
+        if number >= _MOST_RECORDS:
+            raise HelloError("the hello comes in too many records")
+        if message and message[0] != _CLIENT_HELLO:
+            raise HelloError("the first message is no ClientHello")
+        if len(message) < 4:
+            continue
+        wanted = 4 + int.from_bytes(message[1:4])
+        if wanted > LARGEST:
+            raise HelloError("the hello is too large")
+        if len(message) > wanted or (len(message) == wanted and not whole):
+            # A hello ends its record (RFC 8446, 5.1).
+            raise HelloError("something follows the hello in its record")
+        if len(message) == wanted:
+            return message[4:]
+    return None
+
+
+def _records(data: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Yield what there is of each record of a handshake, and whether that is all of it."""
+    while data:
+        if data[0] != _HANDSHAKE:
             raise HelloError("the first record is no handshake")
-        if len(header) > 1 and header[1] != 3:
+        if len(data) > 1 and data[1] != 3:
             raise HelloError("this is no version of TLS")
-        if len(header) < _RECORD:
-            return None
-        length = int.from_bytes(header[3:])
+        if len(data) < _RECORD:
+            return
+        length = int.from_bytes(data[3:_RECORD])
         if not 0 < length <= _LARGEST_RECORD:
             raise HelloError("a record has a length that none has")
-        message += data[place + _RECORD : place + _RECORD + length]
-        if message[0:1] and message[0] != _CLIENT_HELLO:
-            raise HelloError("the first message is no ClientHello")
-        if len(message) >= 4:
-            wanted = 4 + int.from_bytes(message[1:4])
-            if wanted > LARGEST:
-                raise HelloError("the hello is too large")
-            if len(message) > wanted:
-                raise HelloError("something follows the hello in its record")
-            if len(message) == wanted:
-                # Its last record must end with it (RFC 8446, 5.1).
-                if len(data) < place + _RECORD + length:
-                    raise HelloError("something follows the hello in its record")
-                return message[4:]
-        if len(data) < place + _RECORD + length:
-            return None
-        place += _RECORD + length
-        if place > 2 * LARGEST:
-            raise HelloError("the hello comes in too many records")
+        piece, data = data[_RECORD : _RECORD + length], data[_RECORD + length :]
+        yield piece, len(piece) == length
 
 
 class _Reader:

@@ -24,9 +24,8 @@ class Hold:
         self._awake.set()
         self._kept: list[socket.socket] = []
 
-    @property
-    def held(self) -> bool:
-        """Whether it sleeps, or is about to."""
+    def asleep(self) -> bool:
+        """Say whether it sleeps, or is about to."""
         return not self._awake.is_set()
 
     async def awake(self) -> None:
@@ -46,7 +45,7 @@ class Hold:
 
     def close(self, machine: socket.socket) -> None:
         """Close the machine's end of a connection, once it is awake to hear of it."""
-        if self.held:
+        if self.asleep():
             self._kept.append(machine)
         else:
             machine.close()
@@ -58,11 +57,13 @@ async def drained(machines: Iterable[socket.socket], seconds: float) -> bool:
     left = list(machines)
     try:
         async with asyncio.timeout(seconds):
-            while left := [each for each in left if _unacknowledged(each)]:
+            while True:
+                left = [each for each in left if _unacknowledged(each)]
+                if not left:
+                    return True
                 await asyncio.sleep(LOOK_EVERY)
     except TimeoutError:
         return False
-    return True
 
 
 def _unacknowledged(sock: socket.socket) -> int:

@@ -34,7 +34,6 @@ REFUSING = 0.3
 SLOWEST_LOOK = 0.5
 
 
-
 class Proxy:
     """Serves one machine's connections. ``judge`` may be exchanged at any time."""
 
@@ -135,7 +134,9 @@ class Proxy:
                 assert self._terminator is not None
                 flow.inspected = True
                 self._flows.begun(flow)
-                await self._terminator.serve(machine, by_name, lambda: upstreams.next(by_name), flow)
+                await self._terminator.serve(
+                    machine, by_name, lambda: upstreams.next(by_name), flow
+                )
                 return
             upstream = await upstreams.next(by_name)
             self._flows.begun(flow)

@@ -47,8 +47,8 @@ async def carry_up(
     machine: socket.socket, upstream: socket.socket, flow: Flow, most: int = PIECE
 ) -> int:
     """Carry one piece of what the machine says, of ``most`` bytes. Returns how many there were, 0
-    at the end. Raises OSError if the machine has reset it, :exc:`NoMoreError` if the other side takes
-    no more."""
+    at the end. Raises OSError if the machine has reset it, :exc:`NoMoreError` if the other side
+    takes no more."""
     while True:
         await flow.turn()
         piece = flow.buffer[:most]
@@ -75,7 +75,7 @@ async def carry_down(upstream: socket.socket, machine: socket.socket, flow: Flow
     """Carry what the other side says, to its end, and do not say that it has ended. While the
     machine sleeps, wait."""
     while True:
-        if flow.hold.held:
+        if flow.hold.asleep():
             await flow.hold.awake()
         await flow.turn()
         piece = flow.buffer
@@ -122,7 +122,7 @@ async def send_up(upstream: socket.socket, piece: memoryview | bytes) -> None:
 async def send_down(machine: socket.socket, piece: memoryview | bytes, flow: Flow) -> None:
     """Send all of a piece to the machine, and nothing of it while it sleeps."""
     hold = flow.hold
-    if not hold.held:
+    if not hold.asleep():
         try:
             sent = machine.send(piece)
         except BlockingIOError:
@@ -132,11 +132,11 @@ async def send_down(machine: socket.socket, piece: memoryview | bytes, flow: Flo
         piece = piece[sent:]
     left = memoryview(bytes(piece))
     while left:
-        if hold.held:
+        if hold.asleep():
             await hold.awake()
         else:
             await writable(machine)
-            if hold.held:
+            if hold.asleep():
                 continue
             with contextlib.suppress(BlockingIOError):
                 left = left[machine.send(left) :]

@@ -168,7 +168,7 @@ def written(head: Head) -> bytes:
         for name, value in head.headers
         if name not in _HOP and (name not in named or name == b"expect")
     ]
-    connection = [each for each in (b"close", b"keep-alive") if each in named]
+    connection: list[bytes] = [each for each in (b"close", b"keep-alive") if each in named]
     upgrade = upgrade_of(head)
     if upgrade is not None:
         lines.append(b"upgrade: " + upgrade)

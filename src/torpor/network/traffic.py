@@ -36,9 +36,7 @@ class Count:
 
     def plain(self) -> Traffic:
         """Return the numbers as they are now."""
-        return Traffic(
-            self.host, self.connections, self.sent, self.received, self.first, self.last
-        )
+        return Traffic(self.host, self.connections, self.sent, self.received, self.first, self.last)
 
 
 class Counts:
