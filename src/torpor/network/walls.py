@@ -28,15 +28,16 @@ class Linked(Protocol):
 
 
 L = TypeVar("L", bound=Linked)
+L_co = TypeVar("L_co", bound=Linked, covariant=True)
 
 
-class MakesLinks(Protocol[L]):
+class MakesLinks(Protocol[L_co]):
     """Whoever makes links."""
 
-    def take(self) -> Awaitable[L]:
+    def take(self) -> Awaitable[L_co]:
         """Return a new one."""
 
-    def rebuilt(self, pid: int) -> Awaitable[L]:
+    def rebuilt(self, pid: int) -> Awaitable[L_co]:
         """Return one for a machine that runs, whose ends went with an earlier program."""
 
 
