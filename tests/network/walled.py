@@ -140,8 +140,8 @@ async def walled(
     turns: Turns | None = None,
     session: str = "s-1",
 ) -> AsyncIterator[Walled]:
-    """Have a guard run on a wire, under a policy. No fault of the wall passes unseen, and nothing of
-    it is open in the end."""
+    """Have a guard run on a wire, under a policy. No fault of the wall passes unseen, and nothing
+    of it is open in the end."""
     made = Walled(wire, internet)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: made.faults.append(context))
