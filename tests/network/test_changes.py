@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 import time
 
 import pytest
@@ -220,3 +221,38 @@ async def flood_once(wall: Walled) -> None:
         sock = await wall.connect(EVIL, 9)
         sock.close()
     assert OTHER
+
+
+@pytest.mark.parametrize("while_resolving", [True, False])
+async def test_what_changes_while_a_connection_is_made_counts(
+    while_resolving: bool, wire: Wire, internet: Internet
+) -> None:
+    # Denied by its address, which is known last.
+    after = judged({"unrestricted": True, "deny": [f"{GOOD}/32"]})
+    web = Web("good")
+    async with serving(internet.far, GOOD, 80, web), walled(wire, internet) as wall:
+        looking, go_on = threading.Event(), threading.Event()
+
+        def slowly(name: str) -> None:
+            looking.set()
+            go_on.wait(5)
+
+        if while_resolving:
+            wall.before_lookup = slowly
+        async with wall.dialled("good.test", 80) as (reader, writer):
+            if while_resolving:
+                await asyncio.to_thread(looking.wait, 5)
+            else:
+                writer.write(request("good.test", "/", "Connection: keep-alive"))
+                assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+                await reader.readline()
+            cut = await wall.guard.policy(after)
+            go_on.set()
+            if while_resolving:
+                writer.write(request("good.test"))
+                assert (await reader.read()).startswith(b"HTTP/1.1 403 ")
+                assert web.heads == []
+            else:
+                assert cut == 1
+                with pytest.raises(ConnectionResetError):
+                    await reader.read()

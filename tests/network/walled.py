@@ -58,11 +58,13 @@ class Walled:
         self.decisions: list[Decision] = []
         self.lookups: list[str] = []
         self.faults: list[dict[str, object]] = []
+        self.before_lookup: Callable[[str], None] = lambda name: None
         self.guard: Guard
 
     def lookup(self, name: str) -> Resolved:
         """Look a name up, as the host would."""
         self.lookups.append(name)
+        self.before_lookup(name)
         found = HOSTS.get(name, ())
         return Resolved("found" if found else "missing", tuple(ip_address(each) for each in found))
 
