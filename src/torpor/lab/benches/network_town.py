@@ -1,8 +1,8 @@
 """A machine, its wall and an internet as network namespaces of one process, with traffic that is
 measured: through the wall, and from the same machine by a wire without one.
 
-Run as ``python -m torpor.lab.benches.network_town RUNS``, it needs no rights: all of it is in a user
-namespace of its own. Prints a JSON document: samples in seconds by names.
+Run as ``python -m torpor.lab.benches.network_town RUNS``, it needs no rights: all of it is in a
+user namespace of its own. Prints a JSON document: samples in seconds by names.
 
     machine --- wall ... proxy --- internet        through the wall
     machine ----------------------- internet       directly
@@ -321,7 +321,7 @@ def main(runs: int) -> dict[str, list[float]]:
         try:
             asyncio.run(guard(ends, names, result))
             with os.fdopen(result, "rb") as words:
-                return json.loads(words.read() or b"{}")
+                return dict(json.loads(words.read() or b"{}"))
         finally:
             for each in (internet.pid, machine.pid):
                 os.kill(each, 9)
