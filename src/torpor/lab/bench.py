@@ -17,6 +17,7 @@ from torpor.lab.benches import (
     images,
     link,
     memory,
+    network,
     pause,
     policy,
     preview,
@@ -56,7 +57,7 @@ SERVICE_GROUPS = (
 )
 """What is measured over HTTP, with a server for each group."""
 SERVICE_FIGURES = tuple(figure for group in SERVICE_GROUPS for figure in group.figures)
-NETWORK_GROUPS = (link.GROUP, policy.GROUP)
+NETWORK_GROUPS = (link.GROUP, policy.GROUP, network.GROUP)
 """What is measured of the wall, beside the same without it."""
 NETWORK_FIGURES = tuple(figure for group in NETWORK_GROUPS for figure in group.figures)
 
