@@ -68,6 +68,10 @@ class Http1:
         request = await self._next_request()
         if request is None:
             return False
+        if len(request.target) + sum(len(a) + len(b) for a, b in request.headers) > LARGEST_HEAD:
+            # h11 looks only while a head is not complete.
+            await self._refuse(Refused(431, f"A request's head has at most {LARGEST_HEAD} bytes."))
+            return False
         scheme: Scheme = "wss" if _is_websocket(request) else "https"
         judged = await self._requests.judge(
             request.method.decode(),

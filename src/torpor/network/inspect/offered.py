@@ -30,10 +30,10 @@ async def offered_protocols(sock: socket.socket) -> tuple[str, ...]:
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
-    ready = loop.create_future()
-    loop.add_reader(sock, lambda: ready.done() or ready.set_result(None))
+    ready = asyncio.Event()
+    loop.add_reader(sock, ready.set)
     try:
-        await ready
+        await ready.wait()
     finally:
         loop.remove_reader(sock)
 

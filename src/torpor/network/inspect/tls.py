@@ -34,6 +34,7 @@ class Tls:
         )
         self._sending = asyncio.Lock()
         self._ended = False
+        self._cut = False
 
     @property
     def protocol(self) -> str | None:
@@ -122,7 +123,11 @@ class Tls:
 
     async def _send_locked(self) -> None:
         while data := self._out.read():
+            if self._cut:
+                raise ConnectionAbortedError("what was written before was cut off")
+            self._cut = True  # if it is cancelled in between, nothing can follow
             await asyncio.get_running_loop().sock_sendall(self._sock, data)
+            self._cut = False
 
     async def _receive(self) -> None:
         data = await asyncio.get_running_loop().sock_recv(self._sock, PIECE)
