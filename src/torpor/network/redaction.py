@@ -2,7 +2,9 @@
 
 Each byte of it becomes a star, so that lengths that were announced before stay true. It is found
 over the borders of pieces, and no more is held back than what may yet turn out to be its beginning:
-an event of a stream is not kept waiting for the next one.
+an event of a stream is not kept waiting for the next one. For the same reason a beginning of less
+than four bytes is shown: many a message ends with such a one by chance, and its sender may wait for
+an answer before it sends more.
 """
 
 import base64
@@ -12,6 +14,8 @@ import re
 from collections.abc import Iterable
 
 STAR = b"*"
+SHORTEST_HELD = 4
+"""Bytes of a beginning that is held back."""
 
 
 class Redactor:
@@ -21,6 +25,7 @@ class Redactor:
         self._echoes = [_Echoes(each) for each in dict.fromkeys(values)]
         self._kept = b""
         self._shown = b""
+        self._sent = 0
         self.found = 0
         """How many were found; one that is found in two spellings at once counts twice."""
 
@@ -30,13 +35,18 @@ class Redactor:
             return piece
         data = self._kept + piece
         shown = self._redacted(data, self._shown + piece)
-        held = max(each.beginning_at_end(data) for each in self._echoes)
-        self._kept, self._shown = data[len(data) - held :], shown[len(data) - held :]
-        return shown[: len(data) - held]
+        begun = max(each.beginning_at_end(data) for each in self._echoes)
+        # What may be its beginning is looked at again with what follows, also if it was shown.
+        until = max(self._sent, len(data) - (begun if begun >= SHORTEST_HELD else 0))
+        shows = shown[self._sent : until]
+        self._kept, self._shown = data[len(data) - begun :], shown[len(data) - begun :]
+        self._sent = until - (len(data) - begun)
+        return shows
 
     def end(self) -> bytes:
         """Return what was held back: nothing comes after it."""
-        shown, self._kept, self._shown = self._shown, b"", b""
+        shown, self._kept, self._shown = self._shown[self._sent :], b"", b""
+        self._sent = 0
         return shown
 
     def whole(self, data: bytes) -> bytes:

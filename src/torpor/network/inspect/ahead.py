@@ -1,7 +1,6 @@
 """A read that is under way, and that others can wait for too without losing what it brings."""
 
 import asyncio
-import contextlib
 
 from torpor.network.inspect.tls import Tls
 
@@ -33,6 +32,5 @@ class Ahead:
         """End the read that is under way, and drop what it brought."""
         if self._reading is not None:
             self._reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError, OSError):
-                await self._reading
+            await asyncio.gather(self._reading, return_exceptions=True)
             self._reading = None

@@ -1,7 +1,6 @@
 """HTTP/1.1 between a machine and a host, request by request, both read and written anew."""
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -143,8 +142,7 @@ class Http1:
         finally:
             if sending is not None:
                 sending.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await sending
+                await asyncio.wait([sending])  # its end, and not an end of ours, is what is awaited
         if switched:
             await self._tunnel()
             return False

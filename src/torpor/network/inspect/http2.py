@@ -84,8 +84,7 @@ class Http2:
         """End one side. Streams that have no end yet must not look as if they had."""
         with contextlib.suppress(OSError, h2.exceptions.ProtocolError):
             for stream in streams:
-                with contextlib.suppress(h2.exceptions.ProtocolError):
-                    side.h2.reset_stream(stream, _Code.INTERNAL_ERROR)
+                side.reset(stream, _Code.INTERNAL_ERROR)
             side.h2.close_connection(_Code.INTERNAL_ERROR if broken else _Code.NO_ERROR)
             await side.flush()
 
@@ -133,7 +132,7 @@ class Http2:
         headers = _headers(event)
         ended = event.stream_ended is not None
         if self._refusing:
-            self._machine.h2.reset_stream(stream.machine, _Code.REFUSED_STREAM)
+            self._machine.reset(stream.machine, _Code.REFUSED_STREAM)
             return
         self._of_machine[stream.machine] = stream
         self._newest = stream.machine
@@ -165,7 +164,7 @@ class Http2:
         stream = self._of_machine.get(_id(event))
         count = event.flow_controlled_length or 0
         if stream is None:
-            self._machine.h2.acknowledge_received_data(count, _id(event))
+            self._machine.acknowledge(count, _id(event))
             return
         stream.up.data += event.data or b""
         stream.up.owed += count
@@ -188,8 +187,7 @@ class Http2:
                 waiting = self._with_body(stream, waiting)
             stream.waiting = None
             if not self._open_upstream(stream, waiting.headers):
-                with contextlib.suppress(h2.exceptions.ProtocolError):
-                    self._machine.h2.reset_stream(stream.machine, _Code.REFUSED_STREAM)
+                self._machine.reset(stream.machine, _Code.REFUSED_STREAM)
                 self._forget(stream)
                 return
         await self._pump_up(stream)
@@ -233,8 +231,9 @@ class Http2:
             self._machine.h2.send_data(stream.machine, body, end_stream=True)
             if not stream.up.ended:
                 # What is still to come of the request is not wanted (RFC 9113, 8.1).
-                self._machine.h2.reset_stream(stream.machine, _Code.NO_ERROR)
+                self._machine.reset(stream.machine, _Code.NO_ERROR)
         await self._give_back(stream.up, self._machine, stream.machine)
+        await self._machine.flush()
         self._forget(stream)
 
     def _count_reset(self) -> None:
@@ -302,7 +301,7 @@ class Http2:
             except CodedError as error:
                 self._watch.told(str(error))
                 if stream.upstream is not None:
-                    self._upstream.h2.reset_stream(stream.upstream, _Code.CANCEL)
+                    self._upstream.reset(stream.upstream, _Code.CANCEL)
                 await self._refuse(stream, Refused(502, str(error)))
                 return
         if stream.opener is not None:
@@ -323,7 +322,7 @@ class Http2:
         stream = self._of_upstream.get(_id(event))
         count = event.flow_controlled_length or 0
         if stream is None or stream.redactor is None:
-            self._upstream.h2.acknowledge_received_data(count, _id(event))
+            self._upstream.acknowledge(count, _id(event))
             return
         data = event.data or b""
         try:
@@ -351,8 +350,7 @@ class Http2:
         again, on another connection."""
         for number, stream in list(self._of_upstream.items()):
             if number > word.last:
-                with contextlib.suppress(h2.exceptions.ProtocolError):
-                    self._machine.h2.reset_stream(stream.machine, _Code.REFUSED_STREAM)
+                self._machine.reset(stream.machine, _Code.REFUSED_STREAM)
                 self._forget(stream)
         if word.last == EVERY_STREAM:
             # It only prepares its end: what is on its way to it is served (RFC 9113, 6.8).
@@ -395,16 +393,14 @@ class Http2:
     async def _give_credit(self, flow: Flow, to: Side, stream: int) -> None:
         """Let the sender of what has gone on send more."""
         if count := flow.credit():
-            with contextlib.suppress(h2.exceptions.ProtocolError):
-                to.h2.acknowledge_received_data(count, stream)
+            to.acknowledge(count, stream)
             await to.flush()
 
     async def _give_back(self, flow: Flow, to: Side, stream: int) -> None:
         """Let it send more whatever has become of what it sent."""
         count, flow.owed = flow.owed, 0
         if count:
-            with contextlib.suppress(h2.exceptions.ProtocolError):
-                to.h2.acknowledge_received_data(count, stream)
+            to.acknowledge(count, stream)
             await to.flush()
 
     async def _reset(self, stream: Stream, other: Side, code: int) -> None:
@@ -417,8 +413,7 @@ class Http2:
             if own is not None:
                 await self._give_back(flow, side, own)
         if number is not None:
-            with contextlib.suppress(h2.exceptions.ProtocolError):
-                other.h2.reset_stream(number, code)
+            other.reset(number, code)
             await other.flush()
         self._forget(stream)
 

@@ -1,6 +1,7 @@
 """The two ends of a connection of HTTP/2, and a stream that goes from one to the other."""
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 
 import h2.config
@@ -76,6 +77,16 @@ class Side:
             return self.h2.receive_data(data)
         except h2.exceptions.ProtocolError as error:
             raise EndedError(f"This is no HTTP/2: {error!r}.") from error
+
+    def reset(self, stream: int, code: int) -> None:
+        """End a stream, if it is there still."""
+        with contextlib.suppress(h2.exceptions.ProtocolError):
+            self.h2.reset_stream(stream, code)
+
+    def acknowledge(self, count: int, stream: int) -> None:
+        """Let it send so many bytes more."""
+        with contextlib.suppress(h2.exceptions.ProtocolError):
+            self.h2.acknowledge_received_data(count, stream)
 
     async def flush(self, after: bytes = b"") -> None:
         """Write what is to be said there, and ``after`` behind it. Raises :exc:`OSError`."""
