@@ -207,6 +207,7 @@ async def _open_behind(
             settings.max_workspaces,
         ),
         me=claim.host,
+        sealing_key=places.home / "sealing-key",
     )
 
     async def close() -> None:
