@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -73,11 +73,16 @@ class Maker:
         return Store(self.home)
 
     async def open_host(
-        self, home: Path, *, clock: Callable[[], int] = time.time_ns, lock: int | None = None
+        self,
+        home: Path,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        lock: int | None = None,
+        authorities: Callable[[], Sequence[Mapping[str, str]]] = tuple,
     ) -> Host:
         """Open the host of another directory, which thaws from the golden snapshots.
 
-        ``lock`` and what is raised are as of :meth:`Host.open`.
+        ``lock``, ``authorities`` and what is raised are as of :meth:`Host.open`.
         """
         return await Host.open(
             home,
@@ -88,6 +93,7 @@ class Maker:
             kernels=self.kernels,
             clock=clock,
             lock=lock,
+            authorities=authorities,
         )
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import platform
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from torpor.images import Maker, maker
@@ -68,15 +68,16 @@ class LocalHost:
         report: Callable[[Step], None],
         lock: int | None = None,
         insecure: Collection[str] = (),
+        authorities: Callable[[], Sequence[Mapping[str, str]]] = tuple,
     ) -> "LocalHost":
         """Open the host whose machines are below ``home``, and adopt those that run. ``lock`` is
         the home's, if the caller holds it; ``insecure`` are registries that need not prove who they
-        are.
+        are; ``authorities`` are those that machines are told to trust when they wake.
 
         Raises :exc:`torpor.vm.VmError` and :exc:`torpor.images.ImageError`.
         """
         made = await maker(cache, report)
-        return cls(made, await made.open_host(home, lock=lock), insecure)
+        return cls(made, await made.open_host(home, lock=lock, authorities=authorities), insecure)
 
     @property
     def store(self) -> Store:

@@ -5,6 +5,7 @@ state. Long before it ends, a successor is made, so that machines learn of it be
 anything: all that have woken in between trust both.
 """
 
+import hashlib
 import os
 import ssl
 import tempfile
@@ -86,6 +87,16 @@ class Authority:
             for each in self._signers
         )
 
+    def told(self) -> list[dict[str, str]]:
+        """Return them as ``torpor.guest.trust`` wants them, when a machine wakes."""
+        return [
+            {
+                "pem": each.certificate.public_bytes(serialization.Encoding.PEM).decode(),
+                "hash": subject_hash(each.certificate.subject),
+            }
+            for each in self._signers
+        ]
+
     def renew(self) -> bool:
         """Make the successor if it is time. Return whether the bundle is another now."""
         before = self.bundle
@@ -140,6 +151,29 @@ class Authority:
             )
         )
         return made.sign(signer.key, hashes.SHA256())
+
+
+def subject_hash(name: x509.Name) -> str:
+    """Return what OpenSSL calls the file of a certificate with this subject (``c_rehash``): the
+    first four bytes, the last one first, of the SHA-1 of its canonical form, in which each text is
+    UTF-8, in lower case, with single spaces (``crypto/x509/x_name.c``)."""
+    canonical = b""
+    for part in name.rdns:
+        pairs = b""
+        for each in part:
+            text = " ".join(str(each.value).lower().split()).encode()
+            kind = x509.Name([x509.NameAttribute(each.oid, "x")]).public_bytes()
+            oid = kind[6 : 8 + kind[7]]
+            pairs += _tagged(0x30, oid + _tagged(0x0C, text))
+        canonical += _tagged(0x31, pairs)
+    digest = hashlib.sha1(canonical, usedforsecurity=False).digest()
+    return digest[3::-1].hex()
+
+
+def _tagged(tag: int, content: bytes) -> bytes:
+    """Return DER of at most 255 bytes."""
+    length = [len(content)] if len(content) < 128 else [0x81, len(content)]
+    return bytes([tag, *length]) + content
 
 
 def _signing(signers: list[_Signer]) -> _Signer:
