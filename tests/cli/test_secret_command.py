@@ -37,6 +37,7 @@ def test_set_reads_the_value_from_standard_input(double: Double) -> None:
     assert double.one("PUT", "secrets/KEY").said == {
         "value": VALUE, "bindings": [{"host": "h.test"}],
     }  # fmt: skip
+    assert double.asked[-1].headers["content-type"] == "application/json"
     assert VALUE not in said.stdout + said.stderr
     assert "torpor secret grant SESSION KEY" in said.stdout
 

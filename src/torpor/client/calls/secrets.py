@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torpor.client import fields
-from torpor.client.call import Answer, Call, document, nothing, path
+from torpor.client.call import JSON, Answer, Call, document, nothing, path
 from torpor.client.secret_records import Secret, secret
 
 
@@ -15,7 +15,7 @@ def set_secret(
     admins."""
     said = None if bindings is None else [dict(each) for each in bindings]
     content = document(value=value, bindings=said)
-    return Call("PUT", path("secrets", name), _one, content=content)
+    return Call("PUT", path("secrets", name), _one, headers=JSON, content=content)
 
 
 def list_secrets() -> Call[list[Secret]]:
@@ -42,7 +42,9 @@ def grant_secret(session: str, name: str, *, although_open: bool = False) -> Cal
     """Have requests of a session get a secret; ``although_open``: also if it may talk to every
     public host."""
     content = document(although_open=although_open)
-    return Call("PUT", path("sessions", session, "secrets", name), _bare, content=content)
+    return Call(
+        "PUT", path("sessions", session, "secrets", name), _bare, headers=JSON, content=content
+    )
 
 
 def revoke_secret(session: str, name: str) -> Call[None]:
