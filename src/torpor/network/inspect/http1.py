@@ -308,12 +308,18 @@ class Http1:
         return event
 
     async def _to_machine(self, event: Any) -> None:
-        data = self._server.send(event)
+        try:
+            data = self._server.send(event)
+        except h11.LocalProtocolError as error:
+            raise HttpError(f"The host's answer cannot be passed on: {error}.") from error
         if data:
             await self._machine_tls.write(data)
 
     async def _to_upstream(self, event: Any) -> None:
-        data = self._client.send(event)
+        try:
+            data = self._client.send(event)
+        except h11.LocalProtocolError as error:
+            raise HttpError(f"The request cannot be passed on: {error}.") from error
         if data:
             await self._upstream_tls.write(data)
 

@@ -26,6 +26,7 @@ from torpor.network.redaction import Redactor
 RESETS, RESETS_SECONDS = 200, 10.0
 """Streams that a machine may reset in so many seconds: each has cost the host a request."""
 SETTINGS_SECONDS = 5.0
+GOODBYE_SECONDS = 2.0
 
 _Code = h2.errors.ErrorCodes
 
@@ -77,6 +78,8 @@ class Http2:
         broken = [each for each in ended if isinstance(each, Exception)]
         await self._say_goodbye(self._upstream, list(self._of_upstream), broken=bool(broken))
         await self._say_goodbye(self._machine, list(self._of_machine), broken=bool(broken))
+        if broken and isinstance(broken[0], h2.exceptions.H2Error):
+            raise EndedError(f"It cannot go on: {broken[0]!r}.") from broken[0]
         if broken:
             raise broken[0]
 
@@ -86,7 +89,8 @@ class Http2:
             for stream in streams:
                 side.reset(stream, _Code.INTERNAL_ERROR)
             side.h2.close_connection(_Code.INTERNAL_ERROR if broken else _Code.NO_ERROR)
-            await side.flush()
+            async with asyncio.timeout(GOODBYE_SECONDS):  # whoever does not read may not hear it
+                await side.flush()
 
     # From the machine
 

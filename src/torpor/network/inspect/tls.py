@@ -102,9 +102,9 @@ class Tls:
     async def close(self) -> None:
         """End, in a way that lets the last that was written arrive."""
         try:
-            await self.end()
-            with contextlib.suppress(OSError, TimeoutError):
+            with contextlib.suppress(OSError):
                 async with asyncio.timeout(LINGER_SECONDS):
+                    await self.end()
                     while await asyncio.get_running_loop().sock_recv(self._sock, PIECE):
                         pass
         finally:
