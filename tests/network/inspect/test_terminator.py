@@ -5,7 +5,7 @@ import contextlib
 import gc
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from tests.certificates import Authority
 from tests.network.inspect.conftest import NAME, SNI, Noted, Wall
 from tests.network.inspect.hosts import Host1, connect, host1, server_context
 from torpor.network.errors import NetworkError
+from torpor.network.injection import Held
 from torpor.network.inspect.offered import offered_protocols
 from torpor.network.inspect.terminator import Terminator, TerminatorLimits
 from torpor.network.verdicts import Destination
@@ -223,6 +224,70 @@ async def test_who_is_cut_leaves_no_socket_and_no_task(wall: Wall, host: Host1) 
             break
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
     assert not [each for each in asyncio.all_tasks() if "http" in each.get_name()]
+
+
+async def test_what_dialling_or_watching_says_is_said_on(wall: Wall, host: Host1) -> None:
+    """The proxy's own errors end a connection, and reach the proxy."""
+
+    class CutError(Exception):
+        pass
+
+    async def refuses() -> socket.socket:
+        raise NetworkError("The policy says no.")
+
+    async def look_up() -> list[Held]:
+        return []
+
+    to = Destination(NAME, IPv4Address("198.18.0.1"), host.port)
+    terminator = Terminator(wall.authority, look_up, wall.trust)
+    for speaks in ("dial", "watch"):
+        one, two = tcp_pair()
+        noted = Noted()
+        if speaks == "watch":
+            noted.sent = cut(CutError)  # type: ignore[method-assign]
+        dial = refuses if speaks == "dial" else (lambda: connect(host.port))
+        serving = asyncio.create_task(terminator.serve(one, to, dial, noted))
+        try:
+            reader, writer = await asyncio.open_connection(
+                sock=two, ssl=wall.machine_context(), server_hostname=NAME
+            )
+            writer.write(
+                f"POST / HTTP/1.1\r\nHost: {wall.authority_name}\r\n"
+                "Content-Length: 90000\r\n\r\n".encode()
+            )
+            await writer.drain()
+            await asyncio.sleep(0.2)
+            writer.write(b"x" * 50_000)
+            with contextlib.suppress(ConnectionError):
+                text = (await asyncio.wait_for(reader.read(), 10)).decode()
+                assert speaks == "watch" or "The policy says no." in text
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            with pytest.raises(CutError if speaks == "watch" else NetworkError):
+                await asyncio.wait_for(serving, 10)
+        finally:
+            two.close()
+        assert one.fileno() == -1
+
+
+def cut(error: type[Exception]) -> Callable[[int], None]:
+    """Return what says at the second piece that it is enough."""
+    counted: list[int] = []
+
+    def sent(count: int) -> None:
+        counted.append(count)
+        if len(counted) > 1:
+            raise error
+
+    return sent
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        two = socket.create_connection(listening.getsockname())
+        one, _ = listening.accept()
+    return one, two
 
 
 async def test_many_short_connections(wall: Wall, host: Host1) -> None:

@@ -134,21 +134,27 @@ class Http1:
         if passed.whole is not None:
             await self._to_upstream(h11.Data(data=passed.whole))
             await self._to_upstream(h11.EndOfMessage())
-            sending = None
-        else:
-            sending = asyncio.create_task(self._send_body(), name="sending a body")
-        try:
             switched = await self._pass_response()
-        finally:
-            if sending is not None:
-                sending.cancel()
-                await asyncio.wait([sending])  # its end, and not an end of ours, is what is awaited
+        else:
+            switched = await self._pass_both()
         if switched:
             await self._tunnel()
             return False
         done = {self._server.our_state, self._server.their_state}
         done |= {self._client.our_state, self._client.their_state}
         return done == {h11.DONE}
+
+    async def _pass_both(self) -> bool:
+        """Hand the body of a request on, and the response to it, which may come before its end.
+        Return as :meth:`_pass_response`."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                sending = group.create_task(self._send_body(), name="sending a body")
+                switched = await self._pass_response()
+                sending.cancel()
+        except BaseExceptionGroup as error:
+            raise error.exceptions[0] from None
+        return switched
 
     async def _send_body(self) -> None:
         """Hand the body of a request on. If that cannot be, the host's answer says why."""
@@ -264,9 +270,12 @@ class Http1:
                     await self._machine_tls.end()
                     return
 
-        async with asyncio.TaskGroup() as group:
-            group.create_task(up(), name="websocket, up")
-            group.create_task(down(), name="websocket, down")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(up(), name="websocket, up")
+                group.create_task(down(), name="websocket, down")
+        except BaseExceptionGroup as error:
+            raise error.exceptions[0] from None
 
     async def _refuse(self, refused: Refused) -> None:
         """Answer a request that does not go on, if its answer has not begun; nothing follows."""

@@ -30,6 +30,10 @@ ACCESS_DENIED = bytes((21, 3, 3, 0, 2, 2, 49))
 """A fatal alert of TLS, before there is a handshake (RFC 8446, 6.2)."""
 
 
+class TerminatorError(NetworkError):
+    """A connection could not be served, or not to its end."""
+
+
 @dataclass(frozen=True)
 class TerminatorLimits:
     """``greeting_seconds`` is for each side's handshake, ``idle_seconds`` for how long no byte may
@@ -81,11 +85,12 @@ class Terminator:
 
         ``to`` has the name by which the host is to be verified. ``dial`` connects to it, and raises
         :exc:`OSError` or :exc:`NetworkError` if that cannot be. Both sockets are closed in the end,
-        also when this is cancelled. Whatever goes wrong, is told to ``watch`` and to the machine.
+        also when this is cancelled. Whatever goes wrong is told to ``watch`` and to the machine; a
+        :exc:`NetworkError` of ``dial``, and what ``watch`` raises, is raised besides.
         """
         try:
             await self._serve(machine, to, dial, watch)
-        except (OSError, HttpError, EndedError, NetworkError, ExceptionGroup) as error:
+        except (OSError, HttpError, EndedError, TerminatorError) as error:
             watch.told(_words(error))
         finally:
             machine.close()
@@ -99,12 +104,12 @@ class Terminator:
     ) -> None:
         machine.setblocking(False)
         if to.name is None:
-            raise NetworkError("TLS to an address without a name cannot be looked into.")
+            raise TerminatorError("TLS to an address without a name cannot be looked into.")
         try:
             async with asyncio.timeout(self._limits.greeting_seconds):
                 offered = await offered_protocols(machine)
         except (ValueError, TimeoutError) as error:
-            raise NetworkError(f"The machine does not greet as TLS does: {error}.") from error
+            raise TerminatorError(f"The machine does not greet as TLS does: {error}.") from error
         protocols = tuple(each for each in SPOKEN if each in offered)
         try:
             upstream = await self._connect(to.name, protocols, dial)
@@ -112,6 +117,8 @@ class Terminator:
             why = f"{to.name} cannot be reached by TLS: {_words(error)}"
             watch.told(why)
             await self._explain(machine, to.name, offered, why)
+            if isinstance(error, NetworkError):
+                raise
             return
         try:
             chosen = (upstream.protocol,) if upstream.protocol else ()
@@ -153,7 +160,7 @@ class Terminator:
             async with asyncio.timeout(self._limits.greeting_seconds):
                 await end.handshake()
         except ssl.SSLError as error:
-            raise NetworkError(
+            raise TerminatorError(
                 f"The machine does not accept the wall in the place of {name}: {error.reason}.",
                 todo="What runs there has to trust the wall's authority: docs/network-secrets.md.",
             ) from error
@@ -171,7 +178,7 @@ class Terminator:
             while not serving.done():
                 left = noting.last + self._limits.idle_seconds - time.monotonic()
                 if left <= 0:
-                    raise NetworkError(
+                    raise TerminatorError(
                         f"Nothing has come for {self._limits.idle_seconds:.0f} s: it is ended."
                     )
                 await asyncio.wait([serving], timeout=left)

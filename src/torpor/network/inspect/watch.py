@@ -4,7 +4,7 @@ from typing import Protocol
 
 
 class Watch(Protocol):
-    """Takes it in, at once: whoever calls goes on only then."""
+    """Takes it in, at once: whoever calls goes on only then. What it raises ends the connection."""
 
     def used(self, secret: str) -> None:
         """A secret was put into a request."""
