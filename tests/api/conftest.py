@@ -62,7 +62,9 @@ class Api:
 
     async def _sessions(self) -> Sessions:
         limits = TransferLimits(self.root / "transfers")
-        return await Sessions.open(self.database, self.host, transfers=limits)
+        return await Sessions.open(
+            self.database, self.host, transfers=limits, sealing_key=self.root / "sealing-key"
+        )
 
     async def close(self) -> None:
         """Close all of it."""

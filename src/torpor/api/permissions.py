@@ -21,6 +21,8 @@ class Permission(StrEnum):
     """Change sessions, and do things in their machines."""
     TOKENS = "tokens"
     """See, make and revoke tokens."""
+    SECRETS = "secrets"
+    """Set and remove secrets. To give them to sessions is to use those."""
     BACKUP = "backup"
     """Take everything away: sessions with their memory, images, and the hashes of tokens."""
 
@@ -31,7 +33,7 @@ GRANTED: dict[Role, frozenset[Permission]] = {
     "viewer": _VIEWER,
     "approver": _VIEWER,
     "operator": _OPERATOR,
-    "admin": _OPERATOR | {Permission.TOKENS, Permission.BACKUP},
+    "admin": _OPERATOR | {Permission.TOKENS, Permission.SECRETS, Permission.BACKUP},
 }
 
 

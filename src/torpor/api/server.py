@@ -34,6 +34,7 @@ from torpor.api.tenure import held
 from torpor.api.tls import Certificate
 from torpor.backup import Backups, check_no_restore, remove_left_copies
 from torpor.images import Report, Step, silent
+from torpor.network.inspect.authority import Authority
 from torpor.sessions import (
     Defaults,
     Keeping,
@@ -182,9 +183,11 @@ async def _open_behind(
     bearers = None
     if settings.authentication == "tokens":
         bearers = await stack.enter_async_context(opened_bearers(database, places.home))
+    authority = await asyncio.to_thread(Authority.open, places.home / "authority")
     host = await LocalHost.open(
-        places.home, places.cache, report, lock, settings.template_insecure_registries
-    )
+        places.home, places.cache, report, lock, settings.template_insecure_registries,
+        authority.told,
+    )  # fmt: skip
     stack.push_async_callback(host.close)
     sessions = await Sessions.open(
         database,
@@ -212,6 +215,7 @@ async def _open_behind(
             settings.max_workspaces,
         ),
         me=claim.host,
+        sealing_key=places.home / "sealing-key",
     )
 
     async def close() -> None:

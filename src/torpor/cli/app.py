@@ -10,6 +10,7 @@ from torpor.cli.database import app as database
 from torpor.cli.image import app as image
 from torpor.cli.lab import app as lab
 from torpor.cli.running import run, working_places
+from torpor.cli.secret import app as secret
 from torpor.cli.snapshot import app as snapshot
 from torpor.cli.template import app as template
 from torpor.cli.workspace import app as workspace
@@ -28,6 +29,7 @@ for part in (session, command, file, port, checkpoints, service, backup, log):
 app.add_typer(config, name="config", rich_help_panel=SESSIONS)
 app.add_typer(template, name="template", rich_help_panel=SESSIONS)
 app.add_typer(workspace, name="workspace", rich_help_panel=SESSIONS)
+app.add_typer(secret, name="secret", rich_help_panel=SESSIONS)
 app.add_typer(database, name="database", rich_help_panel=HOST)
 app.add_typer(image, name="image", rich_help_panel=HOST)
 app.add_typer(lab, name="lab", rich_help_panel=HOST)

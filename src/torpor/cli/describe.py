@@ -13,7 +13,7 @@ from torpor.cli.app import app
 COMMANDS = (
     "serve", "status", "token", "create", "list", "show", "config", "exec", "shell", "cp", "ls",
     "port-forward", "preview", "pause", "resume", "checkpoint", "checkpoints", "fork", "rollback",
-    "tree", "rm", "template", "workspace", "logs", "backup", "restore", "database",
+    "tree", "rm", "template", "workspace", "secret", "logs", "backup", "restore", "database",
 )  # fmt: skip
 EVERYWHERE = frozenset({"--host", "--output", "--help"})
 
@@ -38,11 +38,16 @@ def _section(name: str, command: Any) -> Iterator[str]:
     options = [
         each
         for each in command.params
-        if each.param_type_name == "option" and not EVERYWHERE & set(each.opts)
+        if each.param_type_name == "option" and not _is_everywhere(each)
     ]
     if options:
         rows = [f"| {_names(each)} | {each.help} |" for each in options]
         yield "\n".join(("| option | what it does |", "| --- | --- |", *rows))
+
+
+def _is_everywhere(option: Any) -> bool:
+    """Return whether an option is that of all commands, and not one of its own of this name."""
+    return bool(EVERYWHERE & set(option.opts)) and option.metavar in (None, "URL")
 
 
 def _names(option: Any) -> str:

@@ -61,6 +61,7 @@ from torpor.client.records import (
     Session,
     Tree,
 )
+from torpor.client.secret_records import Secret
 from torpor.client.service_records import HostStatus, NewToken, Sample, Size, Token, Who
 from torpor.client.target import URL, is_local
 from torpor.client.template_records import Build, ImageReference, Template
@@ -115,6 +116,7 @@ __all__ = [
     "Resumed",
     "RolledBack",
     "Sample",
+    "Secret",
     "ServerError",
     "Session",
     "Size",

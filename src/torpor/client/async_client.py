@@ -16,6 +16,7 @@ from torpor.client.calls import (
     execs,
     files,
     previews,
+    secrets,
     service,
     sessions,
     snapshots,
@@ -131,6 +132,13 @@ class AsyncClient:
     list_workspaces = async_method(workspaces.list_workspaces)
     get_workspace = async_method(workspaces.get_workspace)
     delete_workspace = async_method(workspaces.delete_workspace)
+    set_secret = async_method(secrets.set_secret)
+    list_secrets = async_method(secrets.list_secrets)
+    get_secret = async_method(secrets.get_secret)
+    remove_secret = async_method(secrets.remove_secret)
+    list_session_secrets = async_method(secrets.list_session_secrets)
+    grant_secret = async_method(secrets.grant_secret)
+    revoke_secret = async_method(secrets.revoke_secret)
     get_ingress = async_method(previews.get_ingress)
     create_preview = async_method(previews.create_preview)
     list_previews = async_method(previews.list_previews)

@@ -14,6 +14,7 @@ from torpor.client.calls import (
     execs,
     files,
     previews,
+    secrets,
     service,
     sessions,
     snapshots,
@@ -129,6 +130,13 @@ class Client:
     list_workspaces = method(workspaces.list_workspaces)
     get_workspace = method(workspaces.get_workspace)
     delete_workspace = method(workspaces.delete_workspace)
+    set_secret = method(secrets.set_secret)
+    list_secrets = method(secrets.list_secrets)
+    get_secret = method(secrets.get_secret)
+    remove_secret = method(secrets.remove_secret)
+    list_session_secrets = method(secrets.list_session_secrets)
+    grant_secret = method(secrets.grant_secret)
+    revoke_secret = method(secrets.revoke_secret)
     get_ingress = method(previews.get_ingress)
     create_preview = method(previews.create_preview)
     list_previews = method(previews.list_previews)

@@ -20,6 +20,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from torpor.guest import trusted
 from torpor.guest.descriptors import MOST, close_all
 from torpor.guest.errors import describe
 from torpor.guest.mounts import Mounts
@@ -147,6 +148,7 @@ class Starts:
 def environment_of(wanted: dict[str, Any], user: User) -> dict[str, str]:
     """Return the environment of a command."""
     said = {"PATH": PATH, "HOME": user.home, "USER": user.name, "LOGNAME": user.name}
+    said.update(trusted.environment())
     if wanted["terminal"]:
         said["TERM"] = TERM
     said.update(wanted["env"])

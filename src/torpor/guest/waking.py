@@ -3,7 +3,7 @@ mounted, and hooks run, at their moments."""
 
 from typing import Any
 
-from torpor.guest import network
+from torpor.guest import network, trust
 from torpor.guest.disks import Disks
 from torpor.guest.errors import describe
 from torpor.guest.hooks import AFTER_THAW, FIRST, STAGES, Hooks, Result
@@ -26,9 +26,10 @@ class Waking:
 
         Disks are mounted if ``wanted`` has ``disks``: what :meth:`Disks.mount` wants. The answer
         has ``disks`` then, what that says of each. Hooks run if ``wanted`` has ``hooks``: what
-        :meth:`Hooks.run` wants. The answer has ``hooks``, what became of them, if there were any,
-        and ``after_thaw`` if there are hooks for ``hooks.run`` now. It has ``no_card`` if the card
-        could not be set up: why.
+        :meth:`Hooks.run` wants. Authorities are trusted if ``wanted`` has ``authorities``: what
+        :func:`trust.told` reads; the answer has ``untrusted``, why not, if that failed. The answer
+        has ``hooks``, what became of them, if there were any, and ``after_thaw`` if there are hooks
+        for ``hooks.run`` now. It has ``no_card`` if the card could not be set up: why.
         """
         said = self._rest.put_right(wanted, received_ns)
         if "again_ns" in said:
@@ -49,6 +50,12 @@ class Waking:
 
     def _go_on(self, wanted: dict[str, Any], said: dict[str, Any], answer: Answer) -> None:
         """Run the hooks that must be first, and let the processes run."""
+        if "authorities" in wanted:
+            try:
+                trust.trust(trust.told(wanted["authorities"]))
+            except (OSError, ValueError) as error:
+                # A disk that is full, for example: it wakes, and the host is told.
+                said["untrusted"] = str(error)
         found = self._hooks.find() if "hooks" in wanted else {}
         if AFTER_THAW in found:
             said["after_thaw"] = True

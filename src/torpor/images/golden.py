@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -87,11 +87,12 @@ class Maker:
         clock: Callable[[], int] = time.time_ns,
         lock: int | None = None,
         links: Links | None = None,
+        authorities: Callable[[], Sequence[Mapping[str, str]]] = tuple,
     ) -> Host:
         """Open the host of another directory, which thaws from the golden snapshots.
 
         ``links`` makes links for its machines, and is closed with it; it has some of its own
-        without. ``lock`` and what is raised are as of :meth:`Host.open`.
+        without. ``lock``, ``authorities`` and what is raised are as of :meth:`Host.open`.
         """
         return await Host.open(
             home,
@@ -103,6 +104,7 @@ class Maker:
             clock=clock,
             lock=lock,
             links=links or self.links(),
+            authorities=authorities,
         )
 
 

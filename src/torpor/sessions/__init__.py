@@ -36,6 +36,7 @@ from torpor.sessions.model import (
 from torpor.sessions.ports import PortConnection, Ports
 from torpor.sessions.previews import Previews
 from torpor.sessions.room import RoomLimits
+from torpor.sessions.secrets import NewSecret, Secrets
 from torpor.sessions.service import Sessions
 from torpor.sessions.transfers import NewTransfer, Progress, TransferLimits, Transfers
 from torpor.sessions.use import InUse
@@ -62,6 +63,7 @@ __all__ = [
     "Key",
     "LocalHost",
     "MachineHost",
+    "NewSecret",
     "NewSession",
     "NewTransfer",
     "NewWorkspace",
@@ -76,6 +78,7 @@ __all__ = [
     "Resumed",
     "RolledBack",
     "RoomLimits",
+    "Secrets",
     "SessionError",
     "Sessions",
     "Started",

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import platform
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from torpor.images import Maker, maker
@@ -68,10 +68,11 @@ class LocalHost:
         report: Callable[[Step], None],
         lock: int | None = None,
         insecure: Collection[str] = (),
+        authorities: Callable[[], Sequence[Mapping[str, str]]] = tuple,
     ) -> "LocalHost":
         """Open the host whose machines are below ``home``, and adopt those that run. ``lock`` is
         the home's, if the caller holds it; ``insecure`` are registries that need not prove who they
-        are.
+        are; ``authorities`` are those that machines are told to trust when they wake.
 
         Raises :exc:`torpor.vm.VmError` and :exc:`torpor.images.ImageError`.
         """
@@ -79,7 +80,8 @@ class LocalHost:
         links = made.links()
         if links is not None:
             links.prepare()  # nor is the first machine to wait for one
-        return cls(made, await made.open_host(home, lock=lock, links=links), insecure)
+        host = await made.open_host(home, lock=lock, links=links, authorities=authorities)
+        return cls(made, host, insecure)
 
     @property
     def store(self) -> Store:

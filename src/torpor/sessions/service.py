@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from pathlib import Path
 
 from torpor.sessions.attachments import Attachments
 from torpor.sessions.checkpoints import Checkpoints
@@ -34,6 +35,7 @@ from torpor.sessions.ports import Ports
 from torpor.sessions.previews import Previews
 from torpor.sessions.reconcile import Reconciler, Report
 from torpor.sessions.room import Room, RoomLimits
+from torpor.sessions.secrets import Secrets
 from torpor.sessions.snapshots import Snapshots
 from torpor.sessions.standing import GONE, RUNS, Standing, name_taken, no_session
 from torpor.sessions.tasks import Tasks
@@ -73,6 +75,7 @@ class Sessions:
         transfers: TransferLimits,
         workspaces: WorkspaceLimits,
         me: str | None = None,
+        sealing_key: Path | None = None,
     ) -> None:
         self._database = database
         self._host = host
@@ -124,6 +127,7 @@ class Sessions:
         )
         self.ports = Ports(self._uses, self.events)
         self.previews = Previews(database, self.events, operations, self._standing)
+        self.secrets = Secrets(database, self.events, self._standing, sealing_key)
         self._watch = Watch(
             database, host, self.events, self._snapshots, self._room, self._lives,
             self._lifecycle, self.transfers, self._attachments, self._tasks, keeping,
@@ -145,15 +149,17 @@ class Sessions:
         keeping: Keeping | None = None,
         workspaces: WorkspaceLimits | None = None,
         me: str | None = None,
+        sealing_key: Path | None = None,
     ) -> "Sessions":
         """Bring database and host together, and look after the sessions from now on: those on the
-        host of id ``me``, which this server holds, or all if there is no such thing."""
+        host of id ``me``, which this server holds, or all if there is no such thing. The file
+        ``sealing_key`` has the key that secrets are sealed with; without it none can be set."""
         if me is not None:
             async with database.write() as conn:
                 await hosts_table.adopt(conn, me)
         opened = cls(
             database, host, defaults or Defaults(), limits or RoomLimits(), keeping or Keeping(),
-            transfers, workspaces or WorkspaceLimits(), me,
+            transfers, workspaces or WorkspaceLimits(), me, sealing_key,
         )  # fmt: skip
         await opened._begin()
         return opened
@@ -317,6 +323,7 @@ class Sessions:
         """See :meth:`Lifecycle.destroy`; what is on its way to it or from it is removed too."""
         await self._lifecycle.destroy(session, by)
         await self.transfers.end_of(session)
+        await self.secrets.end_of(session)
 
     # The snapshot tree
 

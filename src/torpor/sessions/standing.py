@@ -15,7 +15,7 @@ from torpor.sessions.model import SYSTEM, Actor
 from torpor.sessions.operations import Noted
 from torpor.sessions.room import Room
 from torpor.sessions.snapshots import Snapshots, checkpoint_id
-from torpor.store import hosts, sessions
+from torpor.store import hosts, secrets, sessions
 from torpor.store.database import Database, Transaction
 from torpor.store.errors import NameTakenError
 from torpor.store.records import Session, Snapshot, Status
@@ -194,6 +194,9 @@ async def insert_named(conn: Transaction, session: Session) -> None:
     """Insert a session whose name must be free. Raises :exc:`ConflictError`."""
     try:
         await sessions.insert(conn, session)
+        if session.parent is not None:
+            # What its processes go on with, they go on with there too.
+            await secrets.inherit(conn, session.parent, session.id)
     except NameTakenError as error:
         raise name_taken(session.name) from error
 

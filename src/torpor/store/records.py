@@ -304,6 +304,36 @@ class PreviewLink:
 
 
 @dataclass(frozen=True)
+class Secret:
+    """A credential of a team. ``bindings`` say which requests it is used for, as plain data.
+    ``sealed`` is its value, as only the ``key`` of that id opens it; ``version`` counts how often
+    it was set."""
+
+    id: str
+    name: str
+    created_at: datetime
+    updated_at: datetime
+    created_by: str
+    updated_by: str
+    bindings: list[dict[str, Any]]
+    sealed: str = field(repr=False)
+    key: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Grant:
+    """That requests of a session get a secret. ``although_open``: it was said that this is to be
+    although its policy lets it talk to everybody."""
+
+    session: str
+    secret: str
+    created_at: datetime
+    created_by: str
+    although_open: bool = False
+
+
+@dataclass(frozen=True)
 class Sample:
     """What a session used at one moment, as its host saw it.
 

@@ -18,6 +18,7 @@ from torpor.store.records import (
     Config,
     Operation,
     PreviewLink,
+    Secret,
     Session,
     Snapshot,
     Template,
@@ -39,6 +40,7 @@ C = TypeVar(
     Transfer,
     PreviewLink,
     Workspace,
+    Secret,
 )
 
 _FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)

@@ -268,6 +268,32 @@ preview_links = Table(
     Column("revoked_at", Moment),
 )
 
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("name", Words, nullable=False, unique=True),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Column("created_by", Id, nullable=False),
+    Column("updated_by", Id, nullable=False),
+    Column("bindings", Document, nullable=False),
+    Column("sealed", Words, nullable=False),
+    Column("key", Id, nullable=False),
+    Column("version", BigInteger, nullable=False),
+)
+
+session_secrets = Table(
+    "session_secrets",
+    metadata,
+    Column("session", Id, ForeignKey("sessions.id"), primary_key=True),
+    Column("secret", Id, ForeignKey("secrets.id"), primary_key=True, index=True),
+    Column("created_at", Moment, nullable=False),
+    Column("created_by", Id, nullable=False),
+    Column("although_open", Boolean, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 hosts = Table(
     "hosts",
     metadata,

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from torpor.guest.succession import KNOWN
 from torpor.vm.answers import number
-from torpor.vm.channel import Channel, Welcome, plain
+from torpor.vm.channel import Channel, Welcome, plain, readable
 from torpor.vm.errors import GuestError
 from torpor.vm.execs import COLLECTED, Command, Connection, Exec, Exit, Terminal
 from torpor.vm.files import Files, FileStatus
@@ -19,6 +20,8 @@ from torpor.vm.guest_commands import KnownCommand, parse_commands
 from torpor.vm.guest_processes import Process, list_processes
 from torpor.vm.guest_statistics import GuestStatistics, parse_statistics
 from torpor.vm.hooks import HookCall, HookResult, parse_results, run_stage, tell
+
+logger = logging.getLogger("torpor.vm")
 
 WAKE_LIMIT_MS = 10_000
 WAKE_TRIP_LIMITS_NS = (*[50_000_000] * 10, *[90_000_000] * 10, 1 << 62)
@@ -103,13 +106,15 @@ class GuestAgent:
         clock: Callable[[], int] = time.time_ns,
         hooks: HookCall | None = None,
         mounts: Sequence[Mapping[str, object]] = (),
+        authorities: Sequence[Mapping[str, str]] = (),
     ) -> Woken:
         """Give new entropy, the wall clock and perhaps an identity, and have disks mounted; then
         let the processes run.
 
         With ``hooks``, the machine's hooks for after a thaw are run, those that are to be first and
         the others; what became of them is returned. ``mounts`` are as ``torpor.guest.disks`` wants
-        them; one that fails keeps nobody from running.
+        them; one that fails keeps nobody from running. ``authorities`` are those that the machine
+        is to trust, as ``torpor.guest.trust`` wants them.
         """
         wanted: dict[str, Any] = {
             "limit_ms": WAKE_LIMIT_MS,
@@ -124,6 +129,8 @@ class GuestAgent:
         if mounts:
             wanted["disks"] = list(mounts)
             limit += MOUNT_LIMIT
+        if authorities:
+            wanted["authorities"] = [dict(each) for each in authorities]
         echo_ns, heard_ns = self.welcome.mono_ns, self.welcome.heard_ns
         for trip_limit_ns in WAKE_TRIP_LIMITS_NS:
             held_ns = time.monotonic_ns() - heard_ns
@@ -132,6 +139,11 @@ class GuestAgent:
             answer, _ = await self.channel.request("wake", wanted, urgent=True, limit=limit)
             heard_ns = time.monotonic_ns()
             if "again_ns" not in answer:
+                if "untrusted" in answer:
+                    logger.warning(
+                        "the machine does not trust the wall: %s",
+                        readable(str(answer["untrusted"]))[:200],
+                    )
                 results = parse_results(answer.get("hooks", []))
                 tell(results)
                 if hooks is not None and answer.get("after_thaw") is True:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +83,7 @@ class Host:
         keep_disks: bool = True,
         lock: int | None = None,
         links: Links | None = None,
+        authorities: Callable[[], Sequence[Mapping[str, str]]] = tuple,
     ) -> "Host":
         """Open ``home``, adopt the machines that run there, and clean up after a crash.
 
@@ -90,10 +91,11 @@ class Host:
         after a thaw, whatever their snapshots have. ``kernels`` finds what boots a machine again
         that was rebooted from inside; without it a reboot is the end of a machine. ``keep_disks``
         says whether the disk of a machine that ends by itself is kept, as a snapshot of files.
-        ``lock`` is the home's lock, if the caller holds it (:func:`torpor.vm.home.locked`).
-        ``links`` makes what network cards are connected to, and is closed with the host; without it
-        machines that are booted have no card. Raises :exc:`HostError` if another program has it
-        open, unless it is to ``wait`` for that.
+        ``authorities`` are those that machines are told to trust when they wake, as
+        ``torpor.guest.trust`` wants them. ``lock`` is the home's lock, if the caller holds it
+        (:func:`torpor.vm.home.locked`). ``links`` makes what network cards are connected to, and is
+        closed with the host; without it machines that are booted have no card. Raises
+        :exc:`HostError` if another program has it open, unless it is to ``wait`` for that.
         """
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = await take_lock(home, wait=wait) if lock is None else os.dup(lock)
@@ -104,7 +106,19 @@ class Host:
             name = f"torpor-{home_id(home)}-"
             bases = OpenBases(accelerator.qemu_version)
             left = Leftovers(end_all)
-            site = Site(machines, name, store, accelerator, jail, bases, left, clock, agent, links)
+            site = Site(
+                machines,
+                name,
+                store,
+                accelerator,
+                jail,
+                bases,
+                left,
+                clock,
+                agent,
+                links,
+                authorities,
+            )
             host = cls(home, site, lock, kernels, keep_disks)
             try:
                 await host._recover()

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -65,7 +65,8 @@ class Site:
     """Where machines are made: ``directory`` holds a directory for each; ``name`` goes before its
     id in its QEMU's ``-name``. ``clock`` is the wall clock that guests are set to, in ns; ``agent``
     is put in the place of another agent at a thaw. ``links`` makes what network cards are connected
-    to; without it machines that are booted have none."""
+    to; without it machines that are booted have none. ``authorities`` are those that guests are to
+    trust besides their own."""
 
     directory: Path
     name: str
@@ -77,6 +78,7 @@ class Site:
     clock: Callable[[], int] = time.time_ns
     agent: AgentCode | None = None
     links: Links | None = None
+    authorities: Callable[[], Sequence[Mapping[str, str]]] = tuple
 
 
 @dataclass(frozen=True)
@@ -426,7 +428,9 @@ async def _wake(
         raise SilentError(error.happened, console=machine.console.tail(), state=state) from error
     if site.agent is not None:
         agent = await machine.replace_agent(site.agent, limit)
-    woken = await agent.wake(identity, site.clock, hooks, [mount.wanted() for mount in mounts])
+    woken = await agent.wake(
+        identity, site.clock, hooks, [mount.wanted() for mount in mounts], site.authorities()
+    )
     machine.not_mounted = woken.not_mounted
     machine.no_card = woken.no_card
     machine.update(ready=True, guest_boot_id=agent.welcome.boot_id)
