@@ -1,5 +1,6 @@
 """Checkpoints: snapshots of sessions that users can go back to."""
 
+from torpor.sessions.egress_log import EgressLog
 from torpor.sessions.errors import ConflictError, InvalidError, NotFoundError, failed
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost
@@ -28,6 +29,7 @@ class Checkpoints:
         snapshots: Snapshots,
         lives: Lives,
         standing: Standing,
+        egress_log: EgressLog,
     ) -> None:
         self._database = database
         self._host = host
@@ -36,6 +38,7 @@ class Checkpoints:
         self._snapshots = snapshots
         self._lives = lives
         self._standing = standing
+        self._egress_log = egress_log
 
     async def make(
         self, session: str, by: Actor, *, label: str, durable: bool, key: Key | None
@@ -77,8 +80,25 @@ class Checkpoints:
         if session.status is Status.PAUSED:
             return await self._mark(session, by, kind, label, key, checkpoint)
         check_runs(session, "frozen")
-        assert session.machine is not None
         snapshot = new_id()
+        with self._egress_log.cutting(session.id):
+            row = await self._freeze(session, snapshot, checkpoint, by, kind, label, key, children)
+        self._events.tell(session.id)
+        self._snapshots.settle(snapshot, session.snapshot)
+        return row
+
+    async def _freeze(
+        self,
+        session: Session,
+        snapshot: str,
+        checkpoint: str,
+        by: Actor,
+        kind: SnapshotKind,
+        label: str,
+        key: Key | None,
+        children: int,
+    ) -> Snapshot:
+        assert session.machine is not None
         async with self._operations.noted(
             "checkpoint", by, session.id, key,
             snapshot=snapshot, checkpoint=checkpoint, label=label, snapshot_kind=kind,
@@ -98,10 +118,7 @@ class Checkpoints:
                 await noted.done(conn, checkpoint=checkpoint, snapshot=snapshot)
                 return await self.note(conn, session, kept.id, by, noted.record.plan)
 
-            row = await self._operations.written(write, noted)
-        self._events.tell(session.id)
-        self._snapshots.settle(snapshot, session.snapshot)
-        return row
+            return await self._operations.written(write, noted)
 
     async def note(
         self, conn: Transaction, session: Session, snapshot: str, by: Actor, plan: dict[str, str]

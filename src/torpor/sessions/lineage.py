@@ -10,6 +10,8 @@ from dataclasses import replace
 
 from torpor.sessions.checkpoints import Checkpoints, check_ready
 from torpor.sessions.creation import Creation
+from torpor.sessions.egress_log import EgressLog
+from torpor.sessions.egress_told import CONNECTED
 from torpor.sessions.endings import Endings
 from torpor.sessions.errors import (
     ConflictError,
@@ -20,6 +22,7 @@ from torpor.sessions.errors import (
     error_of,
 )
 from torpor.sessions.events import Events
+from torpor.sessions.hosts import MachineHost
 from torpor.sessions.lifecycle import Lifecycle
 from torpor.sessions.lives import Lives
 from torpor.sessions.model import (
@@ -47,7 +50,7 @@ from torpor.vm import VmError
 
 logger = logging.getLogger("torpor.sessions")
 
-EXTERNAL = frozenset(("port.opened",))
+EXTERNAL = frozenset(("port.opened", CONNECTED))
 """Types of events with which a session reaches beyond its machine."""
 MOST_LISTED = 1000
 
@@ -58,6 +61,7 @@ class Lineage:
     def __init__(
         self,
         database: Database,
+        host: MachineHost,
         events: Events,
         operations: Operations,
         snapshots: Snapshots,
@@ -68,8 +72,10 @@ class Lineage:
         creation: Creation,
         lifecycle: Lifecycle,
         checkpoints: Checkpoints,
+        egress_log: EgressLog,
     ) -> None:
         self._database = database
+        self._host = host
         self._events = events
         self._operations = operations
         self._snapshots = snapshots
@@ -80,6 +86,7 @@ class Lineage:
         self._creation = creation
         self._lifecycle = lifecycle
         self._checkpoints = checkpoints
+        self._egress_log = egress_log
 
     # Fork
 
@@ -117,6 +124,10 @@ class Lineage:
                 source = await self._checkpoints.cut(parent, by, "fork", "", None, children=count)
             else:
                 source = check_ready(await self._checkpoints.get(session_id, checkpoint))
+                await self._egress_log.flush()  # what it was connected to since
+            # What the wall has written down grows, so the newest is good for each older snapshot.
+            names = self._host.names(parent.machine) if parent.machine is not None else None
+            parent = replace(parent, names=parent.names if names is None else names)
             children = [self._child(parent, source, number) for number in range(1, count + 1)]
             forked, starts = await self._insert_children(parent, source, children, by, key)
         for start in starts:
@@ -236,6 +247,7 @@ class Lineage:
                 raise ConflictError(f"Session {session.name} is still being created.")
             await self._standing.check_name_free(session)
             source = check_ready(await self._checkpoints.get(session_id, checkpoint))
+            await self._egress_log.flush()
             not_undone = await self.not_undone(session, source)
             back = await self._parted(session, by)
             if back is not None:
