@@ -1,5 +1,4 @@
-"""What was written of the egress of sessions: checked, brought into one form, and changed by rules.
-"""
+"""What was written of the egress of sessions: checked, in one form, and changed by rules."""
 
 from collections.abc import Sequence
 from typing import Any

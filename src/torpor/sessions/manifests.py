@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from torpor.sessions.egress_policy import Plain, normal, policy_of
+from torpor.sessions.egress_policy import Plain, normal
 from torpor.sessions.errors import InvalidError
 from torpor.sessions.model import ENVELOPE, NewSession
 
@@ -133,7 +133,6 @@ def warnings_of(new: NewSession) -> list[str]:
         " and so can everybody who may use the session."
         for name in credentials(new)
     ]
-    found += policy_of(new.egress).cautions()
     if new.version == ENVELOPE:
         found.insert(0, "The format with apiVersion is deprecated; write the flat one.")
     return found

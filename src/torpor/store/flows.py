@@ -14,9 +14,7 @@ from torpor.store.tables import sessions
 
 _KEY = ("session", "kind", "name")
 _CHANGED = [name for name in rows.names(Flow) if name not in _KEY]
-_CHANGING = table.update().where(
-    *(table.c[name] == bindparam(f"this_{name}") for name in _KEY)
-)
+_CHANGING = table.update().where(*(table.c[name] == bindparam(f"this_{name}") for name in _KEY))
 
 
 async def insert(conn: AsyncConnection, flows: Sequence[Flow]) -> None:
