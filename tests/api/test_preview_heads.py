@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.api.apps import App, Asked, running
 from tests.api.conftest import Api, previewed
-from torpor.api.preview import heads
-from torpor.api.preview.heads import HeadError, judge, whole
+from torpor.network import heads
+from torpor.network.heads import HeadError, judge, whole
 
 # {h}: the host of the preview. {t}: a header with a good token. Lines end as they say.
 LINE = "GET / HTTP/1.1\r\n"

@@ -36,9 +36,9 @@ from tests.certificates import Authority
 from tests.waiting import eventually
 from torpor.api.preview import http1
 from torpor.api.preview.addresses import Addresses
-from torpor.api.preview.heads import HeadError
 from torpor.api.preview.heads2 import head_of
 from torpor.api.tls import Certificate
+from torpor.network.heads import HeadError
 from torpor.sessions.model import SYSTEM
 
 H2 = {"http1": False, "http2": True}

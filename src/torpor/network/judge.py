@@ -104,13 +104,24 @@ class PolicyJudge:
             return begun
         if said is not None and (denial := self._denial(said, to.port)):
             return _by(denial)
-        if self.policy.mode == "open":
+        if self.policy.mode == "open" or to.transport == "udp":
             return begun
         if to.name is not None:
             return self._said_to_name(to.name, to.port, how, said)
         if self._ranges(to.address, to.port, to.transport):
             return begun
         return self._said_to_address(to, how, said)
+
+    def heeds(self, to: Destination) -> bool:
+        """Say whether what is said on a connection to it can change what :meth:`spoken` says."""
+        if any(denial.name for denial in self.policy.deny):
+            return True
+        if self.policy.mode == "open":
+            return not self.hidden_names
+        if to.name is None:
+            return not self._ranges(to.address, to.port, to.transport)
+        rules = self._hosts(to.name, to.port, to.transport)
+        return all(rule.says != "anything" for rule in rules)
 
     def dialled(self, to: Destination, address: Address) -> Verdict:
         """Say whether the wall may connect to an address that it found for a destination."""

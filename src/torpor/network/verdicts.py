@@ -43,6 +43,10 @@ class Verdict:
 class Judge(Protocol):
     """A policy, ready to decide. Names are lower case, ASCII, without the last dot."""
 
+    @property
+    def hidden_names(self) -> bool:
+        """Whether a ClientHello that hides its name (ECH) may pass."""
+
     def name(self, name: str) -> Verdict:
         """Say whether a name may be looked up. Nothing of a denied one reaches any resolver."""
 
@@ -52,6 +56,9 @@ class Judge(Protocol):
     def spoken(self, to: Destination, how: Spoken, said: str | None) -> Verdict:
         """Say whether it may go on, knowing what it speaks and which name it said (SNI or Host;
         None if none)."""
+
+    def heeds(self, to: Destination) -> bool:
+        """Say whether what is said on a connection to it can change what :meth:`spoken` says."""
 
     def dialled(self, to: Destination, address: IPv4Address | IPv6Address) -> Verdict:
         """Say whether the wall may connect to an address that it found for a destination."""

@@ -10,9 +10,9 @@ from torpor.api.bearers import ANYBODY, Bearers, Caller
 from torpor.api.permissions import Permission
 from torpor.api.preview.addresses import LINK, Addresses, Place
 from torpor.api.preview.headers import COOKIE, OWN_AUTHORIZATION, cookies
-from torpor.api.preview.heads import Head
 from torpor.api.preview.links import Links
 from torpor.api.preview.pages import FORBIDDEN, NOBODY, Page, page, redirect
+from torpor.network.heads import Head
 from torpor.sessions.model import now
 from torpor.store.records import PreviewLink
 

@@ -5,7 +5,7 @@ import base64
 import re
 import secrets
 
-from torpor.api.preview.heads import LARGEST, MOST, NEVER, Head, HeadError, check_host, check_target
+from torpor.network.heads import LARGEST, MOST, NEVER, Head, HeadError, check_host, check_target
 
 _METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")

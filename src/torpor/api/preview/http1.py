@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable
 import h11
 
 from torpor.api.preview.headers import Pairs
-from torpor.api.preview.heads import LARGEST, Head, HeadError, judge, whole
 from torpor.api.preview.inbound import BadBodyError, GoneError, Inbound, Peer
+from torpor.network.heads import LARGEST, Head, HeadError, judge, whole
 
 HEAD_SECONDS = 15.0
 """How long the head of a request may take from its first byte on, and the first one from none."""

@@ -26,10 +26,10 @@ from h2.exceptions import H2Error, NoSuchStreamError, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
 from torpor.api.preview.headers import Pairs
-from torpor.api.preview.heads import LARGEST, Head, HeadError
 from torpor.api.preview.heads2 import head_of
 from torpor.api.preview.http1 import HEAD_SECONDS, IDLE_SECONDS, PIECE, Refuse, Serve, unread
 from torpor.api.preview.inbound import GoneError, Inbound, Peer
+from torpor.network.heads import LARGEST, Head, HeadError
 
 WINDOW = 1 << 20
 """Bytes of bodies that may be under way, of one request and of all of a connection."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from torpor.api.preview.headers import Pairs
-from torpor.api.preview.heads import Head
+from torpor.network.heads import Head
 
 
 class GoneError(Exception):

@@ -10,11 +10,11 @@ from torpor.api.metrics import Metrics
 from torpor.api.preview.addresses import Addresses, Place, name_of
 from torpor.api.preview.admission import Admission, Admitted, accept_of
 from torpor.api.preview.headers import Outside
-from torpor.api.preview.heads import HeadError
 from torpor.api.preview.inbound import BadBodyError, GoneError, Inbound
 from torpor.api.preview.pages import MISDIRECTED, NOBODY, NOTHING, Page, page, redirect
 from torpor.api.preview.passing import Passing
 from torpor.api.streaming import first_of
+from torpor.network.heads import HeadError
 from torpor.sessions import Sessions
 from torpor.store.records import PreviewLink
 

@@ -7,7 +7,7 @@ from typing import Any
 import h11
 
 from torpor.api.preview.headers import Pairs
-from torpor.api.preview.heads import LARGEST
+from torpor.network.heads import LARGEST
 from torpor.sessions import Actor, PortConnection, Ports
 
 KEPT_SECONDS = 15.0
