@@ -34,7 +34,7 @@ class _Session:
     more: int = 0
     more_after: float = 0.0
     denied: int = 0
-    kinds: dict[tuple[str, int, str], dict[str, Any]] = field(default_factory=dict)
+    kinds: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     denied_after: float = 0.0
     cutting: int = 0
 
@@ -68,16 +68,17 @@ class Told:
             return
         found = self._of(session)
         found.denied += 1
-        kind = (host_of(decision), decision.port, decision.why)
-        if len(found.kinds) < MOST_KINDS:
-            found.kinds[kind] = {
-                "host": kind[0],
-                "port": decision.port,
-                "transport": decision.transport,
-                "rule": decision.rule,
-                "why": decision.why,
-                "add": decision.add,
-            }
+        kind = {
+            "host": host_of(decision),
+            "port": decision.port,
+            "transport": decision.transport,
+            "rule": decision.rule,
+            "why": decision.why,
+            "add": decision.add,
+        }
+        key = tuple(kind.values())
+        if key in found.kinds or len(found.kinds) < MOST_KINDS:
+            found.kinds.setdefault(key, kind | {"count": 0})["count"] += 1
 
     def connected(self, session: str, host: str) -> None:
         """Take that a session is connected to a host, or goes on to be."""
@@ -116,7 +117,7 @@ class Told:
         self, session: str, found: _Session, moment: float, *, everything: bool
     ) -> Iterator[Telling]:
         if found.denied and (everything or moment >= found.denied_after):
-            named = list(found.kinds.values())
+            named = [dict(kind) for kind in found.kinds.values()]
             data = {"denied": named, "count": found.denied}
             yield Telling(session, DENIED, data, count=found.denied)
         if found.cutting:
@@ -136,7 +137,11 @@ class Told:
             found = self._of(telling.session)
             if telling.type == DENIED:
                 found.denied -= telling.count
-                found.kinds.clear()
+                for kind in telling.data["denied"]:
+                    key = tuple(kind.values())[:-1]
+                    found.kinds[key]["count"] -= kind["count"]
+                    if not found.kinds[key]["count"]:
+                        del found.kinds[key]
                 found.denied_after = moment + DENIED_SECONDS
             elif telling.hosts:
                 for host in telling.hosts:
