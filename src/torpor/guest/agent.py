@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torpor.guest import files, initctl, processes, wire
+from torpor.guest import files, initctl, network, processes, wire
 from torpor.guest.dials import Dials
 from torpor.guest.digest import DIGEST
 from torpor.guest.disks import Disks
@@ -215,6 +215,7 @@ def main() -> None:
     """Run the agent; this is what the tools disk's ``__main__`` calls."""
     try:
         Path("/proc/self/oom_score_adj").write_text("-1000")
+        network.begin()
         agent = Agent(open_port(), CGROUP)
         agent.serve_initctl()
         while True:

@@ -1,11 +1,13 @@
-"""What runs around a freeze and a thaw besides the freezer: disks are mounted, and hooks run, at
-their moments."""
+"""What runs around a freeze and a thaw besides the freezer: the network card is set up, disks are
+mounted, and hooks run, at their moments."""
 
 from typing import Any
 
+from torpor.guest import network
 from torpor.guest.disks import Disks
 from torpor.guest.errors import describe
 from torpor.guest.hooks import AFTER_THAW, FIRST, STAGES, Hooks, Result
+from torpor.guest.inherited import destroy_inherited
 from torpor.guest.link import Answer
 from torpor.guest.rest import Rest, RestError, write_hostname
 
@@ -19,18 +21,20 @@ class Waking:
         self._disks = disks
 
     def wake(self, wanted: dict[str, Any], received_ns: int, answer: Answer) -> None:
-        """Put right what a thaw must, mount disks, run the hooks that must be first, let the
-        processes run.
+        """Put right what a thaw must, the network card too, mount disks, run the hooks that must be
+        first, let the processes run.
 
         Disks are mounted if ``wanted`` has ``disks``: what :meth:`Disks.mount` wants. The answer
         has ``disks`` then, what that says of each. Hooks run if ``wanted`` has ``hooks``: what
         :meth:`Hooks.run` wants. The answer has ``hooks``, what became of them, if there were any,
-        and ``after_thaw`` if there are hooks for ``hooks.run`` now.
+        and ``after_thaw`` if there are hooks for ``hooks.run`` now. It has ``no_card`` if the card
+        could not be set up: why.
         """
         said = self._rest.put_right(wanted, received_ns)
         if "again_ns" in said:
             answer(said)
             return
+        said |= _connect(another="hostname" in wanted)
         if "disks" not in wanted:
             self._go_on(wanted, said, answer)
             return
@@ -79,3 +83,16 @@ class Waking:
         self._hooks.run(
             stage, hooks, wanted.get("hooks") or {}, lambda results: answer({"hooks": results})
         )
+
+
+def _connect(*, another: bool) -> dict[str, Any]:
+    """Set the network card up, and in ``another`` machine than the one that was frozen, do without
+    that one's connections; return what is to be said of it. A machine whose card does not work is
+    better than none."""
+    try:
+        network.set_up()
+        if another:
+            destroy_inherited()
+    except OSError as error:
+        return {"no_card": str(error)}
+    return {}

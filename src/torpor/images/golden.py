@@ -14,6 +14,8 @@ from torpor.images.image import Image
 from torpor.images.parts import GuestParts, guest_parts
 from torpor.images.progress import Report, Step
 from torpor.images.workspace import WORKSPACE, make_workspace
+from torpor.network.link import AHEAD, Links
+from torpor.network.link import probe as probe_links
 from torpor.vm.accelerator import Accelerator, probe
 from torpor.vm.agent import Identity
 from torpor.vm.base import link_or_copy
@@ -25,14 +27,14 @@ from torpor.vm.launch import Boot
 from torpor.vm.machine import Machine
 from torpor.vm.manifest import Disks, GuestVersions
 from torpor.vm.new_snapshot import Wanted
-from torpor.vm.qemu import BOOT_ARGUMENTS, MACHINE
+from torpor.vm.qemu import BOOT_ARGUMENTS, MACHINE, card_device
 from torpor.vm.shape import Shape
 from torpor.vm.store import Store
 from torpor.vm.thaw import BootWanted
 
 log = logging.getLogger("torpor.images")
 
-FORMAT = 2
+FORMAT = 3
 REHEARSAL = (("/bin/true",), ("/bin/true",))
 """Commands that a machine runs before it is frozen, so that what every later one does first, being
 woken and asked for a command, has been done before: its pages are there, and its imports made."""
@@ -40,13 +42,14 @@ woken and asked for a command, has been done before: its pages are there, and it
 
 @dataclass(frozen=True)
 class Maker:
-    """What golden snapshots are made with: where they are kept, the guest's parts, and how to
-    run."""
+    """What golden snapshots are made with: where they are kept, the guest's parts, and how to run.
+    ``card`` says that machines have a network card, for this host can connect it to something."""
 
     cache: Path
     parts: GuestParts
     accelerator: Accelerator
     jail: Jail
+    card: bool = False
 
     @property
     def home(self) -> Path:
@@ -72,12 +75,23 @@ class Maker:
         """The store of golden snapshots, to thaw from."""
         return Store(self.home)
 
+    def links(self, ahead: int = AHEAD) -> Links | None:
+        """Return what makes links for machines, ``ahead`` of them prepared; None if this host can
+        make none."""
+        return Links(ahead) if self.card else None
+
     async def open_host(
-        self, home: Path, *, clock: Callable[[], int] = time.time_ns, lock: int | None = None
+        self,
+        home: Path,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        lock: int | None = None,
+        links: Links | None = None,
     ) -> Host:
         """Open the host of another directory, which thaws from the golden snapshots.
 
-        ``lock`` and what is raised are as of :meth:`Host.open`.
+        ``links`` makes links for its machines, and is closed with it; it has some of its own
+        without. ``lock`` and what is raised are as of :meth:`Host.open`.
         """
         return await Host.open(
             home,
@@ -88,6 +102,7 @@ class Maker:
             kernels=self.kernels,
             clock=clock,
             lock=lock,
+            links=links or self.links(),
         )
 
 
@@ -98,7 +113,10 @@ async def maker(cache: Path, report: Report) -> Maker:
     """
     parts = await guest_parts(cache, report)
     accelerator = await probe(parts.kernel, cache / "accelerator.json")
-    return Maker(cache, parts, accelerator, await detect())
+    linked = await probe_links()
+    if not linked.works:
+        log.warning("machines have no network: %s", linked.why)
+    return Maker(cache, parts, accelerator, await detect(), linked.works)
 
 
 def golden_id(maker: Maker, image: Image, shape: Shape) -> str:
@@ -112,6 +130,7 @@ def golden_id(maker: Maker, image: Image, shape: Shape) -> str:
         "shape": asdict(shape),
         "accelerator": [accelerator.name, accelerator.cpu, *accelerator.qemu_version],
         "machine": [MACHINE, BOOT_ARGUMENTS],
+        "card": card_device(accelerator.qemu_version) if maker.card else None,
         "rehearsal": REHEARSAL,
         "workspace": [WORKSPACE.decode(), _owner(image)],
     }
@@ -152,7 +171,14 @@ async def golden(maker: Maker, image: Image, shape: Shape, report: Report) -> st
             # When it was last used: what prune asks.
             os.utime(store.directory(wanted))
         return wanted
-    host = await Host.open(maker.home, maker.accelerator, maker.jail, wait=True, keep_disks=False)
+    host = await Host.open(
+        maker.home,
+        maker.accelerator,
+        maker.jail,
+        wait=True,
+        keep_disks=False,
+        links=maker.links(ahead=0),
+    )
     try:
         if wanted not in host.store.ids():
             report(Step(f"boot {image.name} at {shape}", None, None, ""))

@@ -17,6 +17,10 @@ MODULES = (
     "failover",
     "net_failover",
     "virtio_net",
+    # With these a fork finds and ends the connections that are still its parent's.
+    "inet_diag",
+    "tcp_diag",
+    "udp_diag",
     # Tells QEMU of a panic, so that it can be told from a reboot.
     "pvpanic",
     "pvpanic_mmio",

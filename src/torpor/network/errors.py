@@ -4,6 +4,9 @@ Each error says what happened, what state things are in now, and what to do, in 
 """
 
 
+from torpor.vm import HostError
+
+
 class NetworkError(Exception):
     """The root of this package's errors."""
 
@@ -14,7 +17,7 @@ class NetworkError(Exception):
         self.todo = todo
 
 
-class LinkError(NetworkError):
+class LinkError(NetworkError, HostError):
     """A machine's link could not be built, or this host cannot build any."""
 
 

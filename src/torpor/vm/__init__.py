@@ -45,6 +45,7 @@ from torpor.vm.statistics import HostStatistics, Statistics
 from torpor.vm.store import Collected, Store
 from torpor.vm.thaw import BootWanted
 from torpor.vm.thaw_times import ThawTimes
+from torpor.vm.wire import Link, Links, Wire, Wired
 from torpor.vm.works import Packing, Unpacking, Watch, Work
 
 __all__ = [
@@ -82,6 +83,8 @@ __all__ = [
     "Kernels",
     "KnownCommand",
     "LaunchError",
+    "Link",
+    "Links",
     "Listed",
     "Machine",
     "MachineDiedError",
@@ -104,6 +107,8 @@ __all__ = [
     "VmError",
     "Wanted",
     "Watch",
+    "Wire",
+    "Wired",
     "Work",
     "detect",
     "disk_is_full",

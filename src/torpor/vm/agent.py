@@ -65,10 +65,11 @@ class Result:
 @dataclass(frozen=True)
 class Woken:
     """A machine that was woken: what became of its hooks, and why a disk that it was to mount was
-    not, or None."""
+    not, or None. ``no_card`` says why its network card was not set up, or is None."""
 
     hooks: tuple[HookResult, ...]
     not_mounted: str | None
+    no_card: str | None
 
 
 class GuestAgent:
@@ -135,7 +136,7 @@ class GuestAgent:
                 tell(results)
                 if hooks is not None and answer.get("after_thaw") is True:
                     results += await run_stage(self.channel, "after-thaw", hooks)
-                return Woken(results, _not_mounted(answer, len(mounts)))
+                return Woken(results, _not_mounted(answer, len(mounts)), _no_card(answer))
             echo_ns = int(number(answer, "again_ns"))
         raise GuestError("EPROTO", "the machine asks to be woken again and again")
 
@@ -259,3 +260,10 @@ def _not_mounted(answer: dict[str, Any], count: int) -> str | None:
         return "the agent in the machine is too old to mount disks" if count else None
     faults = [plain(each, 500) for each in said if each is not None]
     return "; ".join(faults) or None
+
+
+def _no_card(answer: dict[str, Any]) -> str | None:
+    """Return what a guest says of a network card that it could not set up, None if there is
+    nothing to say."""
+    said = answer.get("no_card")
+    return None if said is None else plain(said, 500)

@@ -20,15 +20,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from torpor.vm.base import BLOCK
 from torpor.vm.errors import SnapshotError
-from torpor.vm.manifest import VERSION, WITH_DISKS, Manifest
+from torpor.vm.manifest import VERSIONS, Manifest
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd
 else:
     from backports import zstd as zstd
 
-VERSIONS = VERSION, WITH_DISKS
-"""The version of the file is that of the manifest in it."""
 BLOCKS = 64
 """Blocks in a piece at most: 4 MiB."""
 MOST_INDEX = 1 << 20
@@ -178,10 +176,10 @@ def read_beginning(source: BinaryIO) -> tuple[Index, bytes]:
     if magic != _MAGIC:
         raise wrong("it does not begin as one")
     _unsealed(head, "its header")
-    if version not in VERSIONS:
+    if version not in VERSIONS:  # that of the manifest in it
         raise SnapshotError(
             f"The file has version {version}; this Torpor reads version"
-            f" {' and '.join(map(str, VERSIONS))}.",
+            f" {', '.join(map(str, VERSIONS))}.",
             state="Nothing was added to the store.",
             todo="Import it with the Torpor that wrote it, or with a newer one.",
         )

@@ -19,6 +19,7 @@ from torpor.vm.machine import Machine
 from torpor.vm.manifest import MachineRecord, write_record
 from torpor.vm.new_snapshot import new_id
 from torpor.vm.store import Store
+from torpor.vm.wire import Links, Wired
 
 LIMIT = 120.0
 
@@ -62,9 +63,10 @@ async def save_full(machine: Machine, file: Path) -> FullSave:
 
 @asynccontextmanager
 async def loaded_full(
-    saved: FullSave, machines: Path, store: Store, jail: Jail
+    saved: FullSave, machines: Path, store: Store, jail: Jail, links: Links | None
 ) -> AsyncIterator[tuple[Machine, float]]:
-    """Start a saved machine, which must have ended, in the directory ``machines``.
+    """Start a saved machine, which must have ended, in the directory ``machines``. ``links`` connects
+    its network card, if it has one.
 
     Yields it and the seconds from the start of QEMU to the first answer of the guest agent. The
     machine is ended at the end of the block. Raises as :func:`save_full`.
@@ -75,8 +77,11 @@ async def loaded_full(
     directory = machines / new
     directory.mkdir(mode=0o700)
     machine: Machine | None = None
+    wired = Wired()
     try:
         write_record(directory, record)
+        if record.card and links is not None:
+            wired = Wired(await links.take(), links)
         parts = Parts(
             record.shape,
             record.accelerator,
@@ -84,10 +89,11 @@ async def loaded_full(
             (DriveParts(record.drives[0], tuple(map(store.layer, record.layers)), saved.top),),
             store.layer(record.tools),
             None,
+            wired.wire,
         )
         began = time.monotonic()
         started = await launch(directory, record.name, parts, jail, record.uid)
-        machine = Machine(directory, record, started)
+        machine = Machine(directory, record, started, wired=wired)
         await machine.connect()
         with open(saved.file, "rb", buffering=0) as file:
             await machine.qmp.load_devices(file.fileno(), LIMIT)
@@ -97,4 +103,5 @@ async def loaded_full(
     finally:
         if machine is not None:
             await machine.remove()
+        wired.let_go()
         shutil.rmtree(directory, ignore_errors=True)

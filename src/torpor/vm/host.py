@@ -39,6 +39,7 @@ from torpor.vm.recovery import Recovered, recover_machine
 from torpor.vm.shape import check_fits, free_memory_bytes
 from torpor.vm.store import Collected, Store
 from torpor.vm.thaw import BootWanted, Site, ThawEvent, boot, thaw
+from torpor.vm.wire import Link, Links
 
 AT_ONCE = max(4, 2 * (os.cpu_count() or 1))
 """Machines of a fork that are started at the same time; more would only wait for each other."""
@@ -55,6 +56,8 @@ class Host:
     ) -> None:
         self.home = home
         self.store = site.store
+        self.links = site.links
+        """What network cards are connected to is made by it; None if they are to nothing."""
         self.machines: dict[str, Machine] = {}
         self.recovered: tuple[Recovered, ...] = ()
         self._site = site
@@ -79,6 +82,7 @@ class Host:
         kernels: Kernels | None = None,
         keep_disks: bool = True,
         lock: int | None = None,
+        links: Links | None = None,
     ) -> "Host":
         """Open ``home``, adopt the machines that run there, and clean up after a crash.
 
@@ -86,8 +90,10 @@ class Host:
         after a thaw, whatever their snapshots have. ``kernels`` finds what boots a machine again
         that was rebooted from inside; without it a reboot is the end of a machine. ``keep_disks``
         says whether the disk of a machine that ends by itself is kept, as a snapshot of files.
-        ``lock`` is the home's lock, if the caller holds it (:func:`torpor.vm.home.locked`). Raises
-        :exc:`HostError` if another program has it open, unless it is to ``wait`` for that.
+        ``lock`` is the home's lock, if the caller holds it (:func:`torpor.vm.home.locked`).
+        ``links`` makes what network cards are connected to, and is closed with the host; without it
+        machines that are booted have no card. Raises :exc:`HostError` if another program has it
+        open, unless it is to ``wait`` for that.
         """
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = await take_lock(home, wait=wait) if lock is None else os.dup(lock)
@@ -98,7 +104,7 @@ class Host:
             name = f"torpor-{home_id(home)}-"
             bases = OpenBases(accelerator.qemu_version)
             left = Leftovers(end_all)
-            site = Site(machines, name, store, accelerator, jail, bases, left, clock, agent)
+            site = Site(machines, name, store, accelerator, jail, bases, left, clock, agent, links)
             host = cls(home, site, lock, kernels, keep_disks)
             try:
                 await host._recover()
@@ -121,15 +127,20 @@ class Host:
         self.machines.clear()
         await self._site.leftovers.close()
         await self._site.bases.close()
+        if self._site.links is not None:
+            await self._site.links.close()
         os.close(self._lock)
 
     # Freeze and thaw
 
-    async def boot(self, wanted: BootWanted, identity: Identity | None = None) -> Machine:
-        """Start a machine from a disk. Raises :exc:`VmError`, and leaves nothing behind then."""
+    async def boot(
+        self, wanted: BootWanted, identity: Identity | None = None, *, link: Link | None = None
+    ) -> Machine:
+        """Start a machine from a disk. ``link`` is as of :meth:`thaw`. Raises :exc:`VmError`, and
+        leaves nothing behind then."""
         check_fits(wanted.shape, free_bytes=_free_memory())
         with self._uid() as uid, self._cleaned():
-            return self._enter(await boot(self._site, wanted, identity, uid))
+            return self._enter(await boot(self._site, wanted, identity, uid, link))
 
     async def boot_files(
         self,
@@ -138,9 +149,10 @@ class Host:
         identity: Identity | None = None,
         labels: Mapping[str, str] | None = None,
         disk: str | None = None,
+        link: Link | None = None,
     ) -> Machine:
-        """Start a new machine from a snapshot's files alone, whatever made it. ``labels`` and
-        ``disk`` are as of :meth:`thaw`."""
+        """Start a new machine from a snapshot's files alone, whatever made it. ``labels``, ``disk``
+        and ``link`` are as of :meth:`thaw`."""
         found = await asyncio.to_thread(self.store.verify, snapshot)
         wanted = BootWanted(
             found.shape,
@@ -154,7 +166,7 @@ class Host:
             disk=disk,
         )
         with self.disks.given(disk):
-            return await self._started(await self.boot(wanted, identity))
+            return await self._started(await self.boot(wanted, identity, link=link))
 
     async def thaw(
         self,
@@ -165,13 +177,17 @@ class Host:
         hooks: HookLimits | None = None,
         labels: Mapping[str, str] | None = None,
         disk: str | None = None,
+        link: Link | None = None,
     ) -> Machine:
         """Start a machine from a snapshot, as it was, or as somebody else with ``identity``.
 
         ``event`` is what its hooks are told, ``hooks`` how long they may take. ``labels`` say whose
         machine it is; they are kept with it as long as it runs, over restarts of the program.
         ``disk`` is the disk that outlives it and that it is to have: one machine at a time has one
-        (:func:`torpor.vm.disks.attach`). Raises :exc:`VmError`, and leaves nothing behind then.
+        (:func:`torpor.vm.disks.attach`). ``link`` is what its network card is to be connected to;
+        it stays the caller's, to be closed after the machine has ended, or used for the next.
+        Without it the machine has one of its own, at which nobody listens
+        (:attr:`Machine.wired`). Raises :exc:`VmError`, and leaves nothing behind then.
         """
         if (
             self._durability.under_way(snapshot)
@@ -179,7 +195,9 @@ class Host:
         ):
             await self.durable(snapshot)
         with self.disks.given(disk), self._uid() as uid, self._cleaned():
-            machine = await thaw(self._site, snapshot, identity, uid, event, hooks, labels, disk)
+            machine = await thaw(
+                self._site, snapshot, identity, uid, event, hooks, labels, disk, link
+            )
             return await self._started(self._enter(machine))
 
     async def _started(self, machine: Machine) -> Machine:

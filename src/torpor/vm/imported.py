@@ -9,11 +9,12 @@ from torpor.vm.base import BLOCK
 from torpor.vm.canonical import canonical
 from torpor.vm.disk import Layer
 from torpor.vm.errors import SnapshotError
-from torpor.vm.exported import VERSIONS, File, Index, wrong
+from torpor.vm.exported import File, Index, wrong
 from torpor.vm.manifest import (
     DELTA,
     DEVICES,
     MANIFEST,
+    VERSIONS,
     Manifest,
     Sums,
     file_names,
@@ -39,7 +40,7 @@ def check_index(index: Index) -> None:
     if found.version not in VERSIONS:
         raise SnapshotError(
             f"The snapshot has version {found.version}; this Torpor reads version"
-            f" {' and '.join(map(str, VERSIONS))}.",
+            f" {', '.join(map(str, VERSIONS))}.",
             state="Nothing was added to the store.",
             todo="Import it with the Torpor that wrote it, or with a newer one.",
         )
@@ -102,8 +103,8 @@ def _faults_of_disks(found: Manifest) -> Iterator[str]:
     slots = [each.slot for each in found.disks]
     if len(set(slots)) != len(slots):
         yield "two of its disks are in one place"
-    if found.version != version_with(found.disks):
-        yield "its version does not go with its disks"
+    if found.version != version_with(found.disks, card=found.card):
+        yield "its version does not go with its disks and its card"
 
 
 def _faults_of_file(file: File, found: Manifest) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """The jail around QEMU: an unprivileged user, namespaces of its own, only its files, limits, QEMU's
 sandbox.
 
-A guest that breaks out of QEMU finds itself as nobody in particular, with no network, no other
-processes, no files but QEMU's own program and libraries, no capabilities, a system call filter and
+A guest that breaks out of QEMU finds itself as nobody in particular, with no network but the wire of its
+machine's card (:mod:`torpor.vm.wire`), no other processes, no files but QEMU's own program and libraries, no capabilities, a system call filter and
 limits on what it may take. What a machine works on (memory, disks, sockets) reaches QEMU as open
 descriptors, so none of it has a path inside.
 """
@@ -22,12 +22,13 @@ from torpor.vm.errors import HostError
 from torpor.vm.limits import Limits
 from torpor.vm.processes import find_by_prefix
 from torpor.vm.seccomp import filter_file
+from torpor.vm.wire import Wire
 
 FIRST_UID = 0x7000_0000
 """The first of the user ids for machines: above those that systemd gives to containers
 (524288 to 1879048191, ``UIDS-GIDS.md``)."""
 UIDS = (1 << 16) - 1
-PROGRAMS = ("prlimit", "setpriv", "sh", "bwrap", QEMU)
+PROGRAMS = ("nsenter", "prlimit", "setpriv", "sh", "bwrap", QEMU)
 """What a machine's process is, one after the other, on its way into the jail."""
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
@@ -56,18 +57,22 @@ class Jail:
         limits: Limits | None = None,
         gate: int | None = None,
         calls: int | None = None,
+        wire: Wire | None = None,
     ) -> list[str]:
         """Return the command line that runs ``qemu`` in the jail.
 
         ``uid`` is a machine's own user id, used when we are root; bubblewrap writes the process id
         of QEMU as JSON to ``info_fd``. QEMU starts when there is something to read from ``gate``;
         ``calls`` is a descriptor of the filter of its system calls (:mod:`torpor.vm.seccomp`).
+        With a ``wire`` QEMU runs in its network namespace, else in an empty one.
         """
         command: list[str] = []
         if gate is not None and not self.namespaces:
             # First, while it is still who made the pipe: it is opened by its name, because not
             # every shell reads from a descriptor of two digits. And to the end of a line.
             command += ["sh", "-c", f'read -r go </proc/self/fd/{gate} && exec "$@"', "sh"]
+        if wire is not None:
+            command += _entered(wire)
         if self.resource_limits and limits is not None:
             command += ["prlimit", *limits.resource_limits(own_user=self.own_user), "--"]
         if self.own_user:
@@ -81,19 +86,39 @@ class Jail:
                 "--",
             ]
         if self.namespaces:
-            command += _bubblewrap(self.seen, info_fd, kvm, gate, calls)
+            command += _bubblewrap(self.seen, info_fd, kvm, gate, calls, wired=wire is not None)
         if self.seccomp:
             qemu = [*qemu, "-sandbox", SANDBOX]
         return command + qemu
 
 
+def _entered(wire: Wire) -> list[str]:
+    """Return the words that go before a command which is to run in a wire's network namespace.
+
+    The namespaces are opened where we have them open, so that QEMU inherits neither. Root needs
+    not become part of the user namespace, and does not. Anybody else must, and loses the rights
+    that come with it when the next program begins, for not being root there (capabilities(7)).
+    """
+    ours = f"/proc/{os.getpid()}/fd"
+    words = ["nsenter", f"--net={ours}/{wire.network}"]
+    if os.geteuid() != 0:
+        words += [f"--user={ours}/{wire.users}", "--preserve-credentials"]
+    return [*words, "--"]
+
+
 def _bubblewrap(
-    seen: Iterable[Path], info_fd: int, kvm: bool, gate: int | None, calls: int | None
+    seen: Iterable[Path],
+    info_fd: int,
+    kvm: bool,
+    gate: int | None,
+    calls: int | None,
+    *,
+    wired: bool,
 ) -> list[str]:
     # Machines outlive the program that started them.
     # fmt: off
     arguments = [
-        "bwrap", *walls(outlives=True), "--as-pid-1", "--disable-userns",
+        "bwrap", *walls(network=wired, outlives=True), "--as-pid-1", "--disable-userns",
         "--hostname", "machine", "--info-fd", str(info_fd),
     ]
     # fmt: on

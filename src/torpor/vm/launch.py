@@ -32,6 +32,7 @@ from torpor.vm.qmp import listen_unix
 from torpor.vm.said import Said
 from torpor.vm.seccomp import filter_file
 from torpor.vm.shape import Shape
+from torpor.vm.wire import Wire
 
 MONITOR, AGENT, CONSOLE = "monitor", "agent", "console"
 TRACE = "trace.log"
@@ -54,7 +55,7 @@ class Boot:
 @dataclass(frozen=True)
 class Parts:
     """What a machine is put together from. ``memory`` is a descriptor of its base, if any; the
-    first of ``drives`` is the root disk."""
+    first of ``drives`` is the root disk. ``wire`` is its network card's, if it has one."""
 
     shape: Shape
     accelerator: Accelerator
@@ -62,6 +63,7 @@ class Parts:
     drives: tuple["DriveParts", ...]
     tools: Path
     boot: Boot | None
+    wire: Wire | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ async def launch(directory: Path, name: str, parts: Parts, jail: Jail, uid: int)
                 for each in parts.drives
             ),
             tools=opened(parts.tools),
+            card=None if parts.wire is None else parts.wire.tap,
         )
         kernel = None
         if parts.boot is not None:
@@ -135,7 +138,15 @@ async def launch(directory: Path, name: str, parts: Parts, jail: Jail, uid: int)
         kvm = parts.accelerator.name == "kvm"
         try:
             return await _spawn(
-                jail, line, inherited, uid, kvm=kvm, said=said, limits=limits, group=group
+                jail,
+                line,
+                inherited,
+                uid,
+                kvm=kvm,
+                said=said,
+                limits=limits,
+                group=group,
+                wire=parts.wire,
             )
         except BaseException:
             if group is not None:
@@ -172,6 +183,7 @@ async def _spawn(
     said: Said,
     limits: Limits,
     group: Group | None,
+    wire: Wire | None,
 ) -> Launched:
     reader, writer = os.pipe()
     held, gate = _gate()
@@ -179,7 +191,14 @@ async def _spawn(
     calls = filter_file()
     try:
         command = jail.wrap(
-            line, uid=uid, info_fd=writer, kvm=kvm, limits=limits, gate=held, calls=calls
+            line,
+            uid=uid,
+            info_fd=writer,
+            kvm=kvm,
+            limits=limits,
+            gate=held,
+            calls=calls,
+            wire=wire,
         )
         # Not asyncio's: on Python 3.11 that keeps a thread for each child as long as it lives.
         child = await asyncio.to_thread(

@@ -37,6 +37,7 @@ from torpor.vm.qmp import Qmp, QmpError, connect_unix
 from torpor.vm.releasing import Release
 from torpor.vm.statistics import GUEST_LIMIT, Statistics, take_statistics
 from torpor.vm.thaw_times import ThawTimes
+from torpor.vm.wire import Wired
 
 END_LIMIT = 30.0
 """Seconds that a process which was killed may take to go."""
@@ -60,9 +61,12 @@ class Machine:
         record: MachineRecord,
         started: Launched | None = None,
         group: Group | None = None,
+        wired: Wired | None = None,
     ) -> None:
         self.directory = directory
         self.record = record
+        self.wired = wired or Wired()
+        """What its network card is connected to."""
         self._end: asyncio.Future[VmError] = asyncio.get_running_loop().create_future()
         self.holding = Holding()
         """Whether it is held because the host's disk is full."""
@@ -72,6 +76,8 @@ class Machine:
         """Why the agent of its snapshot could not be replaced by a newer one, or None."""
         self.not_mounted: str | None = None
         """Why a disk in a slot could not be mounted when it was started, or None."""
+        self.no_card: str | None = None
+        """Why its network card could not be set up when it was woken, or None."""
         self._qmp: Qmp | None = None
         self._agent: GuestAgent | None = None
         self._ending = False
@@ -383,6 +389,7 @@ class Machine:
         if self.running:
             self._process.outlive()
         await self._let_go_of_process()
+        self.wired.let_go()
 
     async def _let_go_of_process(self) -> None:
         self._process.unwatch()

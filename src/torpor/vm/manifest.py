@@ -15,9 +15,10 @@ from torpor.vm.errors import SnapshotError
 from torpor.vm.processes import ProcessId
 from torpor.vm.shape import Shape
 
-VERSION, WITH_DISKS = 1, 2
-"""The version of what has a root disk alone, which it has had from the first, and of what has disks
-in the slots of its machine too."""
+VERSION, WITH_DISKS, WITH_CARD = 1, 2, 3
+"""The version of what has a root disk alone, which it has had from the first, of what has disks in
+the slots of its machine too, and of what has a network card, with or without such disks."""
+VERSIONS = (VERSION, WITH_DISKS, WITH_CARD)
 Version = Annotated[int, Strict()]
 """The version that a document says it has: a number, and not a text that looks like one."""
 MANIFEST, DEVICES, DELTA, SUMS = "manifest.json", "devices", "memory.delta", "sums.json"
@@ -114,8 +115,14 @@ More = Annotated[tuple[KeptDisk, ...], Field(exclude_if=operator.not_)]
 """Disks in slots; where there are none, nothing is written of them."""
 
 
-def version_with(disks: tuple[object, ...]) -> int:
-    """Return the version of a document with these disks in slots."""
+Card = Annotated[bool, Field(exclude_if=operator.not_)]
+"""Whether there is a network card; where there is none, nothing is written of it."""
+
+
+def version_with(disks: tuple[object, ...], *, card: bool) -> int:
+    """Return the version of a document with these disks in slots, and perhaps a network card."""
+    if card:
+        return WITH_CARD
     return WITH_DISKS if disks else VERSION
 
 
@@ -124,7 +131,7 @@ class Manifest:
     """A snapshot. It never changes once its directory is visible.
 
     ``memory`` is None for a snapshot of the disks alone. ``disk`` is the root disk's chain, bottom
-    first, ``disks`` are those in slots.
+    first, ``disks`` are those in slots. ``card`` says that the machine has a network card.
     ``stored_bytes`` is what this snapshot added to the store, ``allocated_bytes`` what the machine
     was promised: memory and virtual disks. ``sizes`` are those of the files that it added.
     """
@@ -151,6 +158,7 @@ class Manifest:
     allocated_bytes: int
     labels: dict[str, str]
     disks: More = ()
+    card: Card = False
 
     @property
     def first(self) -> Disks:
@@ -210,7 +218,7 @@ class MachineRecord:
     agent has been woken, ``ending`` names the snapshot with which it was to stop. ``rebooting``
     says that it is being started from its disk again, ``removing`` that it was to end for good.
     ``boots`` counts its reboots. ``labels`` are whose machine it is, in words of who started it.
-    ``disks`` are those in its slots.
+    ``disks`` are those in its slots. ``card`` says that it has a network card.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -238,6 +246,7 @@ class MachineRecord:
     boots: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     disks: Annotated[tuple[AttachedDisk, ...], Field(exclude_if=operator.not_)] = ()
+    card: Card = False
 
     @property
     def drives(self) -> tuple[Drive, ...]:
@@ -310,8 +319,8 @@ def reachable(found: Manifest, disks: Disks) -> Iterator[str]:
 
 T = TypeVar("T")
 _WRITTEN: dict[type[Any], tuple[int, ...]] = {
-    Manifest: (VERSION, WITH_DISKS),
-    MachineRecord: (VERSION, WITH_DISKS),
+    Manifest: VERSIONS,
+    MachineRecord: VERSIONS,
 }
 """The versions of each kind that are read here; those of others have the first alone."""
 
@@ -351,11 +360,12 @@ def parse(kind: type[T], text: bytes, name: str) -> T:
         ) from None
     version = getattr(found, "version", VERSION)
     _check_version(kind, version, name)
-    if isinstance(found, Manifest | MachineRecord) and version != version_with(found.disks):
-        raise SnapshotError(
-            f"{name} is damaged: version {version} does not go with its disks.",
-            state="Nothing was changed.",
-        )
+    if isinstance(found, Manifest | MachineRecord):
+        if version != version_with(found.disks, card=found.card):
+            raise SnapshotError(
+                f"{name} is damaged: version {version} does not go with its disks and its card.",
+                state="Nothing was changed.",
+            )
     return found
 
 
@@ -364,7 +374,7 @@ def _check_version(kind: type[Any], version: Any, name: str) -> None:
     if type(version) is not int or version not in known:
         raise SnapshotError(
             f"{name} has version {version!r}; this Torpor reads version"
-            f" {' and '.join(map(str, known))}.",
+            f" {', '.join(map(str, known))}.",
             state="Nothing was changed.",
             todo="Use the Torpor that wrote it.",
         )

@@ -276,7 +276,7 @@ def describe(
 ) -> Manifest:
     """Return the manifest of a new snapshot of the machine that has ``record``."""
     return Manifest(
-        version=manifest.version_with(disks.slots),
+        version=manifest.version_with(disks.slots, card=record.card),
         id=snapshot,
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         parent=record.snapshot,
@@ -296,6 +296,7 @@ def describe(
         allocated_bytes=record.shape.memory_bytes + sum(each.top.size for each in record.drives),
         labels=labels,
         disks=disks.slots,
+        card=record.card,
     )
 
 

@@ -4,6 +4,7 @@ it."""
 import os
 from dataclasses import dataclass
 
+from torpor.guest.card import MAC
 from torpor.vm.accelerator import QEMU, Accelerator
 from torpor.vm.disk import chain_nodes, node_name, raw_node
 from torpor.vm.manifest import ROOT, Drive, Slot
@@ -22,6 +23,16 @@ BOOT_ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t nowatchdog in
 
 NOTHING = "driver=null-co,read-zeroes=on"
 """A disk without content."""
+
+CARD = (
+    f"virtio-net-device,id=card,netdev=wire,mac={MAC}"
+    # Nobody on its wire has to be told that it has moved.
+    ",guest_announce=off"
+    # What the host's kernel can do of its own accord would else be part of the machine's shape.
+    ",guest_ufo=off,host_ufo=off"
+)
+SINCE_8_2 = ",guest_uso4=off,guest_uso6=off,host_uso=off"
+"""Of the card, for the same reason; before QEMU 8.2 there is no such thing."""
 
 TRACED = ("qemu_system_shutdown_request", "vm_state_notify")
 """What QEMU writes to a file of its own: why it ends, for whoever comes later
@@ -46,7 +57,8 @@ class Descriptors:
     """The open descriptors that QEMU inherits; it works on nothing else.
 
     ``monitor``, ``agent`` and ``console`` are listening sockets. ``drives`` has those of each disk,
-    the root disk's first. ``memory`` is the base, or None for memory that comes from nowhere.
+    the root disk's first. ``memory`` is the base, or None for memory that comes from nowhere,
+    ``card`` the tap of the network card, or None for a machine that has none.
     """
 
     memory: int | None
@@ -55,6 +67,7 @@ class Descriptors:
     console: int
     drives: tuple[DriveFiles, ...]
     tools: int
+    card: int | None = None
 
     def all(self) -> tuple[int, ...]:
         """Every descriptor once."""
@@ -65,6 +78,7 @@ class Descriptors:
             self.console,
             *(fd for drive in self.drives for fd in (*drive.layers, *drive.top)),
             self.tools,
+            *(() if self.card is None else (self.card,)),
         )
 
 
@@ -142,6 +156,10 @@ def command_line(
         "-chardev", f"socket,id=agent,fd={descriptors.agent},server=on,wait=off",
         "-device", "virtserialport,chardev=agent,name=torpor.agent",
     ]
+    if descriptors.card is not None:
+        # Last, so that everything else is where it is in a machine without.
+        line += ["-netdev", f"tap,id=wire,fd={descriptors.card},vhost=off"]
+        line += ["-device", card_device(accelerator.qemu_version)]
     if kernel is None:
         line += ["-S", "-incoming", "defer"]
     else:
@@ -166,6 +184,11 @@ def _memory(shape: Shape, accelerator: Accelerator, fd: int | None) -> str:
         f"memory-backend-file,id=ram,size={shape.memory_mib}M,{access}share=off,"
         f"mem-path=/proc/self/fd/{fd}"
     )
+
+
+def card_device(version: tuple[int, int, int]) -> str:
+    """Return the network card's device, as this QEMU is told of it."""
+    return CARD + (SINCE_8_2 if version >= (8, 2, 0) else "")
 
 
 def maps_read_only(version: tuple[int, int, int]) -> bool:

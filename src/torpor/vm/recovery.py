@@ -30,6 +30,7 @@ from torpor.vm.manifest import RECORD, MachineRecord
 from torpor.vm.qemu import maps_read_only
 from torpor.vm.store import Store
 from torpor.vm.thaw import Site
+from torpor.vm.wire import Wired
 
 EXIT_LIMIT = 3.0
 """Seconds that a process which cannot be reached has to end by itself."""
@@ -74,7 +75,14 @@ async def recover_machine(
     if record.rebooting or not alive:
         machine = Machine(directory, replace(record, process=None), group=group)
         return await _succeed(site, aftermath, machine)
+    why = "its process runs"
     machine = Machine(directory, record, group=group)
+    if record.card and site.links is not None:
+        assert record.process is not None
+        try:
+            machine.wired = Wired(await site.links.rebuilt(record.process.pid), site.links)
+        except VmError as error:  # it runs on, and what it dials is refused
+            why += f", without a network: {error.happened}"
     try:
         await machine.connect()
         await _find_top(site, machine)
@@ -99,7 +107,7 @@ async def recover_machine(
         await machine.disconnect()
         gone = Machine(directory, replace(machine.record, process=None), group=group)
         return await _succeed(site, aftermath, gone, f"it could not be adopted: {error}")
-    return Recovered(directory.name, "adopted", "its process runs"), machine
+    return Recovered(directory.name, "adopted", why), machine
 
 
 def _follow(store: Store, snapshot: str) -> None:

@@ -23,6 +23,7 @@ from torpor.vm.disk import Layer, create_layer
 from torpor.vm.disks import Mount, attach, mounts_at_boot, new_top
 from torpor.vm.errors import (
     ChannelLostError,
+    HostError,
     LaunchError,
     SilentError,
     SnapshotError,
@@ -50,6 +51,7 @@ from torpor.vm.pages import written_runs
 from torpor.vm.shape import Shape
 from torpor.vm.store import Store
 from torpor.vm.thaw_times import ThawTimes
+from torpor.vm.wire import Link, Links, Wired
 
 WAKE_LIMIT = 30.0
 LOAD_LIMIT = 30.0
@@ -62,7 +64,8 @@ it finds out about its clocks (once in some 200 boots), and the next try goes we
 class Site:
     """Where machines are made: ``directory`` holds a directory for each; ``name`` goes before its
     id in its QEMU's ``-name``. ``clock`` is the wall clock that guests are set to, in ns; ``agent``
-    is put in the place of another agent at a thaw."""
+    is put in the place of another agent at a thaw. ``links`` makes what network cards are connected
+    to; without it machines that are booted have none."""
 
     directory: Path
     name: str
@@ -73,6 +76,7 @@ class Site:
     leftovers: Leftovers
     clock: Callable[[], int] = time.time_ns
     agent: AgentCode | None = None
+    links: Links | None = None
 
 
 @dataclass(frozen=True)
@@ -104,13 +108,16 @@ async def thaw(
     hooks: HookLimits | None = None,
     labels: Mapping[str, str] | None = None,
     disk: str | None = None,
+    link: Link | None = None,
 ) -> Machine:
     """Start a machine from a snapshot with memory; it is ready when this returns.
 
     With ``identity`` it becomes another machine than the one that was frozen. ``event`` is what its
     hooks are told, ``hooks`` how long they may take, ``labels`` what its record says of whose it
     is, ``disk`` the disk that outlives it and that it is to have (:func:`torpor.vm.disks.attach`).
-    Raises :exc:`SnapshotError`, :exc:`LaunchError`, OSError.
+    ``link`` is what its network card is to be connected to, and stays the caller's; without it the
+    machine gets one at which nobody listens. Raises :exc:`SnapshotError`, :exc:`LaunchError`,
+    OSError.
     """
     moments = [time.monotonic()]
     found = site.store.manifest(snapshot)
@@ -126,7 +133,7 @@ async def thaw(
             _record_of(found, disks.root, attached, site, uid, base_fd), labels=dict(labels or {})
         )
         # 1. QEMU, stopped: memory mapped from the base, an empty layer over each disk.
-        async with _launched(site, record, base_fd, None) as machine:
+        async with _launched(site, record, base_fd, None, link) as machine:
             # From its record on, what the machine needs is kept. So it must still have been there.
             site.store.directory(snapshot)
             await asyncio.to_thread(site.store.keep, list(reachable(found, disks)))
@@ -181,24 +188,37 @@ def _told(
     return {"event": event, "machine": machine.id, "snapshot": found.id}
 
 
-async def boot(site: Site, wanted: BootWanted, identity: Identity | None, uid: int) -> Machine:
-    """Start a machine from a disk; it is ready when this returns. Raises as :func:`thaw`."""
+async def boot(
+    site: Site,
+    wanted: BootWanted,
+    identity: Identity | None,
+    uid: int,
+    link: Link | None = None,
+) -> Machine:
+    """Start a machine from a disk; it is ready when this returns. ``link`` is as of :func:`thaw`,
+    which this raises as too."""
     for limit in wanted.limits[:-1]:
         with contextlib.suppress(SilentError):
-            return await _boot_once(site, wanted, identity, uid, limit)
-    return await _boot_once(site, wanted, identity, uid, wanted.limits[-1])
+            return await _boot_once(site, wanted, identity, uid, limit, link)
+    return await _boot_once(site, wanted, identity, uid, wanted.limits[-1], link)
 
 
 async def _boot_once(
-    site: Site, wanted: BootWanted, identity: Identity | None, uid: int, limit: float
+    site: Site,
+    wanted: BootWanted,
+    identity: Identity | None,
+    uid: int,
+    limit: float,
+    link: Link | None,
 ) -> Machine:
     memory = site.bases.empty(wanted.shape.memory_bytes)
     try:
         status = os.fstat(memory)
         root = wanted.disks.root
         attached, mounts = attach(site.store, wanted.disks, wanted.disk, wanted.snapshot)
+        card = link is not None or site.links is not None
         record = MachineRecord(
-            version=manifest.version_with(attached),
+            version=manifest.version_with(attached, card=card),
             id=(machine := new_id()),
             name=f"{site.name}{machine}",
             process=None,
@@ -216,8 +236,9 @@ async def _boot_once(
             guest_boot_id="",
             labels=dict(wanted.labels),
             disks=attached,
+            card=card,
         )
-        async with _launched(site, record, memory, wanted.boot) as started:
+        async with _launched(site, record, memory, wanted.boot, link) as started:
             layers = [
                 f"layers/{layer.file_name}" for layer in (*wanted.disks.layers(), wanted.tools)
             ]
@@ -259,7 +280,9 @@ async def _start_again_once(site: Site, machine: Machine, kernel: Boot, limit: f
         for name in (MONITOR, AGENT, CONSOLE, TRACE):
             (machine.directory / name).unlink(missing_ok=True)
         record = machine.record
-        parts = _parts(site, record, machine.directory, memory, kernel)
+        if machine.wired.link is None:  # it was adopted without a process
+            machine.wired = await _wired(site, record, None)
+        parts = _parts(site, record, machine.directory, memory, kernel, machine.wired)
         launching = asyncio.ensure_future(
             launch(machine.directory, record.name, parts, site.jail, record.uid)
         )
@@ -283,6 +306,22 @@ def check_thaws_here(found: Manifest, accelerator: Accelerator) -> None:
         raise SnapshotError(verdict.why, todo=verdict.todo)
 
 
+async def _wired(site: Site, record: MachineRecord, link: Link | None) -> Wired:
+    """Return what the network card of a machine is connected to: ``link``, or one of its own.
+    Raises :exc:`HostError`."""
+    if not record.card:
+        return Wired()
+    if link is not None:
+        return Wired(link)
+    if site.links is None:
+        raise HostError(
+            "The machine has a network card, and this host can connect none to anything.",
+            state="Nothing was started.",
+            todo="`torpor doctor` says why. Or boot its disk instead (files only).",
+        )
+    return Wired(await site.links.take(), site.links)
+
+
 def _record_of(
     found: Manifest,
     root: tuple[Layer, ...],
@@ -295,7 +334,7 @@ def _record_of(
     machine = new_id()
     assert found.memory is not None
     return MachineRecord(
-        version=manifest.version_with(attached),
+        version=manifest.version_with(attached, card=found.card),
         id=machine,
         name=f"{site.name}{machine}",
         process=None,
@@ -312,24 +351,27 @@ def _record_of(
         generation=found.generation,
         guest_boot_id=found.guest_boot_id,
         disks=attached,
+        card=found.card,
     )
 
 
 @asynccontextmanager
 async def _launched(
-    site: Site, record: MachineRecord, memory: int, boot: Boot | None
+    site: Site, record: MachineRecord, memory: int, boot: Boot | None, link: Link | None
 ) -> AsyncIterator[Machine]:
     """Start QEMU and connect; remove the machine again if the block fails."""
     directory = site.directory / record.id
     directory.mkdir(mode=0o700)
     machine: Machine | None = None
+    wired = Wired()
     try:
         write_record(directory, record)
+        wired = await _wired(site, record, link)
         for drive in record.drives:
             await create_layer(directory / drive.top.file_name, drive.top.size)
-        parts = _parts(site, record, directory, memory, boot)
+        parts = _parts(site, record, directory, memory, boot, wired)
         started = await launch(directory, record.name, parts, site.jail, record.uid)
-        machine = Machine(directory, record, started)
+        machine = Machine(directory, record, started, wired=wired)
         machine.update(process=started.process)
         await machine.connect()
         yield machine
@@ -337,13 +379,19 @@ async def _launched(
         if machine is not None:
             with contextlib.suppress(VmError, OSError):  # it is ended by name
                 await asyncio.shield(machine.remove())
+        wired.let_go()
         # Also what had not come as far as QEMU.
         await asyncio.shield(site.leftovers.clean(record.name, directory))
         raise
 
 
 def _parts(
-    site: Site, record: MachineRecord, directory: Path, memory: int, boot: Boot | None
+    site: Site,
+    record: MachineRecord,
+    directory: Path,
+    memory: int,
+    boot: Boot | None,
+    wired: Wired,
 ) -> Parts:
     return Parts(
         record.shape,
@@ -359,6 +407,7 @@ def _parts(
         ),
         site.store.layer(record.tools),
         boot,
+        wired.wire,
     )
 
 
@@ -379,6 +428,7 @@ async def _wake(
         agent = await machine.replace_agent(site.agent, limit)
     woken = await agent.wake(identity, site.clock, hooks, [mount.wanted() for mount in mounts])
     machine.not_mounted = woken.not_mounted
+    machine.no_card = woken.no_card
     machine.update(ready=True, guest_boot_id=agent.welcome.boot_id)
     return woken.hooks
 

@@ -93,7 +93,9 @@ async def _measure_one(
         await lab.host.end(machine)
         if chief:
             place = lab.host.home / "machines"
-            async with loaded_full(saved, place, lab.host.store, lab.maker.jail) as (_, seconds):
+            async with loaded_full(
+                saved, place, lab.host.store, lab.maker.jail, lab.host.links
+            ) as (_, seconds):
                 book.note("full_load", seconds)
     finally:
         saved.remove()
