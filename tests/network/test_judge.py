@@ -1,6 +1,9 @@
 """What a policy lets a machine reach, decision by decision."""
 
+import sys
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -374,3 +377,71 @@ def test_without_the_preset_an_images_hosts_are_nothing() -> None:
 def test_hosts_of_an_image_that_are_no_rules_are_refused() -> None:
     with pytest.raises(PolicyError, match="packages"):
         judging({"presets": ["packages"]}, ("127.0.0.1:80",))
+
+
+# What is said
+
+
+@pytest.mark.parametrize(
+    ("said", "to", "heeds"),
+    [
+        (["a.test"], named("a.test"), True),
+        (["a.test:22"], named("a.test", 22), True),
+        (["tcp://a.test:443"], named("a.test"), False),
+        (["tcp://a.test:443", "a.test"], named("a.test"), False),
+        (["tcp://a.test:443", {"host": "a.test", "inspect": True}], named("a.test"), True),
+        (["198.51.100.0/24:443"], at("198.51.100.1"), False),
+        (["a.test"], at("198.51.100.1"), True),
+        ({"allow": ["tcp://a.test:443"], "deny": ["b.test"]}, named("a.test"), True),
+        ("unrestricted", named("a.test"), False),
+        ("unrestricted", at("198.51.100.1"), False),
+        ({"ech": "deny"}, named("a.test"), True),
+        ({"deny": ["b.test"]}, named("a.test"), True),
+        ({"deny": ["10.0.0.0/8"]}, named("a.test"), False),
+    ],
+)
+def test_whether_it_matters_what_is_said(said: object, to: Destination, heeds: bool) -> None:
+    by = judging(said)
+    assert by.heeds(to) is heeds
+    if not heeds:
+        speeches: list[tuple[Spoken, str | None]] = [
+            ("raw", None), ("tls", None), ("tls", "x.test"), ("http", "x.test"),
+        ]  # fmt: skip
+        assert len({by.spoken(to, *speech) for speech in speeches}) == 1
+
+
+def lines_run(do: Callable[[], object]) -> int:
+    """Return how many lines of Python run while something is done."""
+    count = 0
+
+    def trace(_frame: FrameType, event: str, _arg: object) -> Callable[..., Any]:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        do()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("to", "rule"),
+    [(named("a.b.w.test"), "*.w.test"), (at("198.51.100.7", 5432), "198.51.100.7:5432")],
+)
+def test_two_thousand_rules_are_not_gone_through(to: Destination, rule: str) -> None:
+    """E17: a decision takes the same steps under many rules of the same kinds as under one."""
+    others = [f"*.h{number}.test" for number in range(1000)]
+    others += [f"198.51.{number % 100}.{number // 100}:5432" for number in range(1000)]
+    one = ["*.other.test", "203.0.113.7:5432", rule]
+    few, many = judging(one), judging([*others, *one])
+
+    def decide(by: PolicyJudge) -> None:
+        assert by.destination(to).allowed
+        by.spoken(to, "tls", to.name)
+        by.name(to.name or "a.b.w.test")
+
+    assert lines_run(lambda: decide(many)) == lines_run(lambda: decide(few))

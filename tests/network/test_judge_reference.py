@@ -229,9 +229,9 @@ def test_destinations(document: Any, to: Destination) -> None:
     assert verdict.allowed == naive.destination(to)
 
 
-@settings(deadline=None, max_examples=1500)
-@given(documents, destinations, speeches)
-def test_what_is_spoken(document: Any, to: Destination, speech: tuple[Spoken, str | None]) -> None:
+def agree_on_what_is_spoken(
+    document: Any, to: Destination, speech: tuple[Spoken, str | None]
+) -> None:
     fast, naive = both(document)
     speech = said_to(to, speech)
     verdict = fast.spoken(to, *speech)
@@ -242,6 +242,12 @@ def test_what_is_spoken(document: Any, to: Destination, speech: tuple[Spoken, st
         assert verdict.name == name
     if allowed and to.transport == "tcp":
         assert verdict.inspect == inspect
+
+
+@settings(deadline=None, max_examples=1500)
+@given(documents, destinations, speeches)
+def test_what_is_spoken(document: Any, to: Destination, speech: tuple[Spoken, str | None]) -> None:
+    agree_on_what_is_spoken(document, to, speech)
 
 
 few = st.sampled_from(["a.test", "*.test"])
@@ -276,7 +282,7 @@ def test_what_is_verified(
     document: Any, to: Destination, speech: tuple[Spoken, str | None]
 ) -> None:
     """The same, where most of what is asked is close to what is allowed."""
-    test_what_is_spoken.hypothesis.inner_test(document, to, speech)
+    agree_on_what_is_spoken(document, to, speech)
 
 
 @settings(deadline=None, max_examples=1500)

@@ -17,6 +17,7 @@ from torpor.lab.benches import (
     images,
     memory,
     pause,
+    policy,
     preview,
     service_databases,
     service_load,
@@ -54,6 +55,9 @@ SERVICE_GROUPS = (
 )
 """What is measured over HTTP, with a server for each group."""
 SERVICE_FIGURES = tuple(figure for group in SERVICE_GROUPS for figure in group.figures)
+NETWORK_GROUPS = (policy.GROUP,)
+"""What is measured of the wall."""
+NETWORK_FIGURES = tuple(figure for group in NETWORK_GROUPS for figure in group.figures)
 
 
 async def bench(

@@ -50,8 +50,7 @@ class Datagrams:
 
     async def run(self) -> None:
         """Take what the machine sends, until this is cancelled."""
-        limits = self._flows.limits
-        rate = Rate(limits.datagrams, limits.datagrams)
+        rate = Rate(self._flows.limits.datagrams, self._flows.limits.datagrams)
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._flows.share.turn()

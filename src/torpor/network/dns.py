@@ -34,7 +34,11 @@ from torpor.network.verdicts import Judge, Verdict
 
 LONGEST_QUERY: Final = 4096
 """Bytes: a name, and options that pad it (RFC 8467). There is no query that needs more."""
+LONGEST_ANSWER: Final = 1232
+"""Bytes over UDP, whatever the asker could take: more would come in fragments."""
 PLAIN_UDP: Final = 512
+LONGEST_REASON: Final = 400
+"""Characters: with the rest of it, what tells a reason fits into 512 bytes."""
 LIFE: Final = 30
 """Seconds for which a machine may remember an answer."""
 _HEADER: Final = struct.Struct("!HHHHHH")
@@ -87,7 +91,8 @@ class Answering:
             return _bare(number, flags, dns.rcode.FORMERR)
         try:
             answer = await self._answered(asked)
-            return _wire(answer, udp)
+            most = max(PLAIN_UDP, min(asked.payload, LONGEST_ANSWER)) if udp else 65_535
+            return _wire(answer, most)
         except dns.exception.DNSException:
             return _bare(number, flags, dns.rcode.SERVFAIL)
 
@@ -175,21 +180,21 @@ def _response(
     answer = dns.message.make_response(asked, recursion_available=True)
     answer.set_rcode(code)
     if asked.edns >= 0 and error is not None:
-        option = dns.edns.EDEOption(error, why)
+        option = dns.edns.EDEOption(error, why[:LONGEST_REASON])
         answer.use_edns(0, payload=LONGEST_QUERY, options=[option])
     return answer
 
 
-def _wire(answer: dns.message.Message, udp: bool) -> bytes:
-    """Return the bytes of an answer; over UDP not more of them than the asker can take."""
-    most = max(PLAIN_UDP, min(answer.request_payload, LONGEST_QUERY)) if udp else 65_535
+def _wire(answer: dns.message.Message, most: int) -> bytes:
+    """Return the bytes of an answer; if they are more than the asker can take, without its records
+    and reasons, and marked as cut off."""
     try:
         return answer.to_wire(max_size=most)
     except dns.exception.TooBig:
         answer.answer.clear()
         answer.flags |= dns.flags.TC
         if answer.edns >= 0:
-            answer.use_edns(0, payload=LONGEST_QUERY, options=[])
+            answer.use_edns(0, payload=LONGEST_QUERY)
         return answer.to_wire(max_size=most)
 
 

@@ -24,9 +24,13 @@ class CutError(Exception):
 class Spending:
     """What all connections of one machine have moved, and may."""
 
-    def __init__(self, limits: Limits, total: int = 0) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self.total = 0
+        self.limit(limits)
+
+    def limit(self, limits: Limits) -> None:
+        """Have other limits from now on."""
         self.limits = limits
-        self.total = total
         self._rate = None if limits.rate is None else Rate(limits.rate, limits.rate)
 
     @property

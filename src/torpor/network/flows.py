@@ -20,7 +20,6 @@ class Flows:
     """The connections and flows of one machine that live."""
 
     def __init__(self, limits: Limits, share: Share, hold: Hold, telling: Telling) -> None:
-        self.limits = limits
         self.share = share
         self.hold = hold
         self.spending = Spending(limits)
@@ -30,6 +29,11 @@ class Flows:
 
     def __iter__(self) -> Iterator[Flow]:
         return iter(tuple(self._open))
+
+    @property
+    def limits(self) -> Limits:
+        """What the machine may take."""
+        return self.spending.limits
 
     @property
     def connections(self) -> int:

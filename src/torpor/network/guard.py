@@ -25,8 +25,6 @@ from torpor.network.verdicts import Destination, Judge, Verdict
 
 DRAIN = 0.5
 """Seconds for which a freeze waits until the machine has taken what was written to it."""
-LOOKUPS = 200.0
-"""DNS queries per second."""
 DNS_PORT = 53
 
 
@@ -72,7 +70,6 @@ class Guard:
         self.session = session
         self._ends = ends
         self._judge = judge
-        self._limits = limits
         self._share = Share(turns)
         self._hold = Hold()
         self._giving_up: asyncio.TimerHandle | None = None
@@ -86,7 +83,7 @@ class Guard:
         self._proxy = Proxy(judge, names.name, resolve, self._flows, services, terminator)
         self._datagrams = Datagrams(judge, names.name, resolve, self._flows, ends.udp, ends.raw)
         answering = Answering(lambda: self._judge, names, resolver, session, self._name_denied)
-        self._dns = DnsServer(ends.dns_udp, ends.dns_tcp, answering.answer, Pace(LOOKUPS))
+        self._dns = DnsServer(ends.dns_udp, ends.dns_tcp, answering.answer, Pace(limits.lookups))
 
     async def run(self) -> None:
         """Serve until this is cancelled. Then nothing of the machine's is open."""
@@ -101,9 +98,12 @@ class Guard:
             self._hold.end()
             self._telling.rest()
 
-    async def policy(self, judge: Judge) -> int:
-        """Have another policy decide from now on. What it denies is ended, and told, when this
-        returns; returns how many connections and flows that were."""
+    async def policy(self, judge: Judge, limits: Limits | None = None) -> int:
+        """Have another policy decide from now on, with other limits if there are any. What it
+        denies is ended, and told, when this returns; returns how many connections and flows that
+        were. (How many datagrams and lookups there may be stays as it was.)"""
+        if limits is not None:
+            self._flows.spending.limit(limits)
         self._judge = self._proxy.judge = self._datagrams.judge = judge
         cut = self._flows.judge_anew(judge)
         if cut:
@@ -118,7 +118,7 @@ class Guard:
         their ends are closed.
         """
         self._hold.begin()
-        limit = self._limits.hold if seconds is None else seconds
+        limit = self._flows.limits.hold if seconds is None else seconds
         if self._giving_up is None:
             self._giving_up = asyncio.get_running_loop().call_later(limit, self._give_up, limit)
         return await drained((each.machine for each in self._flows if each.machine), DRAIN)
@@ -149,8 +149,10 @@ class Guard:
 
     async def _accept(self, tasks: asyncio.TaskGroup) -> None:
         loop = asyncio.get_running_loop()
-        rate = Rate(self._limits.new_connections, self._limits.burst)
+        rate = Rate(0, 0)
         while True:
+            if rate.per_second != (most := self._flows.limits.new_connections):
+                rate = Rate(most, 2 * most)
             await self._share.turn()
             try:
                 machine, _ = await loop.sock_accept(self._ends.tcp)

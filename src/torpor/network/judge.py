@@ -121,7 +121,8 @@ class PolicyJudge:
         if to.name is None:
             return not self._ranges(to.address, to.port, to.transport)
         rules = self._hosts(to.name, to.port, to.transport)
-        return all(rule.says != "anything" for rule in rules)
+        # What one rule lets pass whatever it is, another may want inspected if it is TLS.
+        return all(rule.says != "anything" for rule in rules) or any(rule.inspect for rule in rules)
 
     def dialled(self, to: Destination, address: Address) -> Verdict:
         """Say whether the wall may connect to an address that it found for a destination."""

@@ -3,21 +3,24 @@
 import asyncio
 from dataclasses import dataclass
 
+from torpor.network.policy import Policy
+
 
 @dataclass(frozen=True)
 class Limits:
     """Bounds on one machine. Times are in seconds, None is no bound.
 
-    ``new_connections`` are those per second that are taken after a ``burst`` of so many: more wait
-    in the kernel, and beyond its queue are tried again by the machine. Each costs about a third of
-    a millisecond of a loop that all machines share. ``datagrams`` is the same for UDP; more are
-    dropped. ``rate`` is bytes per second, both ways together; ``total`` bytes in all, after which
-    nothing is let through.
+    ``new_connections`` are those per second that are taken, after a burst of twice as many: more
+    wait in the kernel, and beyond its queue are tried again by the machine. Each costs about a
+    third of a millisecond of a loop that all machines share. ``datagrams`` and ``lookups`` are the
+    same for UDP and for DNS; more are dropped. ``rate`` is bytes per second, both ways together;
+    ``total`` bytes in all, after which nothing is let through. A flow of UDP ends that was idle for
+    ``flow_idle``; ``hold`` is how long the other ends of a machine that sleeps are held.
     """
 
     connections: int = 1024
     new_connections: float = 200.0
-    burst: int = 400
+    lookups: float = 200.0
     flows: int = 256
     datagrams: float = 4000.0
     rate: float | None = None
@@ -35,7 +38,7 @@ class Rate:
     to wait until there are none owed."""
 
     def __init__(self, per_second: float, burst: float) -> None:
-        self._per_second = per_second
+        self.per_second = per_second
         self._burst = burst
         self._left = burst
         self._at = asyncio.get_running_loop().time()
@@ -43,6 +46,19 @@ class Rate:
     def take(self, count: float = 1.0) -> float:
         """Take tokens, and return for how many seconds to wait before the next."""
         now = asyncio.get_running_loop().time()
-        self._left = min(self._burst, self._left + (now - self._at) * self._per_second) - count
+        self._left = min(self._burst, self._left + (now - self._at) * self.per_second) - count
         self._at = now
-        return max(0.0, -self._left / self._per_second)
+        return max(0.0, -self._left / self.per_second)
+
+
+def limits_of(policy: Policy) -> Limits:
+    """Return the limits that a policy sets."""
+    said = policy.limits
+    return Limits(
+        connections=said.connections,
+        new_connections=said.connections_per_second,
+        lookups=said.lookups_per_second,
+        rate=said.bytes_per_second,
+        total=said.bytes,
+        hold=policy.hold,
+    )

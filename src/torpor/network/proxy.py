@@ -80,20 +80,22 @@ class Proxy:
                 await _ungrouped(self._serve(machine, to, flow))
             except DeniedError as error:
                 flow.deny(error.verdict)
-                await self._answer(machine, flow, denial(to, error.verdict))
-                return False
+                answer = denial(to, error.verdict)
             except UnreachableError as error:
-                flow.reason = str(error)
-                await self._answer(machine, flow, Answer(502, f"Torpor: {error}"))
-                return False
+                flow.told(str(error))
+                answer = Answer(502, f"Torpor: {error}")
             except RefusedError as error:
                 flow.deny(error.verdict or Verdict(False, "http", error.answer.text))
-                await refuse(machine, "http", error.answer)
-                return False
-            if flow.unread:
-                await linger(machine)
-            await _taken(machine)
-        return True
+                answer = error.answer
+            else:
+                if flow.unread:
+                    await linger(machine)
+                await _taken(machine)
+                return True
+        # What the other side has begun to say cannot be followed by words of ours.
+        if not flow.received_bytes:
+            await refuse(machine, flow.spoken or await self._what(machine), answer)
+        return False
 
     def _may_begin(self, to: Destination) -> Verdict:
         flows = self._flows
@@ -185,12 +187,12 @@ class Proxy:
         flow.said = said.said
         flow.encrypted = said.hello is not None and said.hello.encrypted
         verdict = judge.spoken(to, said.how, said.said)
-        if verdict.allowed and (judge.heeds(to) or verdict.inspect):
-            why = said.problem and f"its TLS cannot be read in one way only: {said.problem}"
-            if flow.encrypted and not judge.hidden_names:
-                why = "its TLS hides the name that it says (ECH)"
-            if why:
+        if judge.heeds(to) or verdict.inspect:
+            if said.problem:
+                why = f"its TLS cannot be read in one way only: {said.problem}"
                 verdict = Verdict(False, verdict.rule, why)
+            elif verdict.allowed and flow.encrypted and not judge.hidden_names:
+                verdict = Verdict(False, verdict.rule, "its TLS hides the name that it says (ECH)")
         if not verdict.allowed:
             raise DeniedError(verdict)
         flow.verdict = verdict
@@ -249,11 +251,6 @@ class Proxy:
         said = await self._what(machine)
         self._flows.denied(to, verdict, said)
         await refuse(machine, said, denial(to, verdict))
-
-    async def _answer(self, machine: socket.socket, flow: Flow, answer: Answer) -> None:
-        """Tell the machine that there is no way, unless it has heard something else already."""
-        if not flow.received_bytes:
-            await refuse(machine, flow.spoken or await self._what(machine), answer)
 
     async def _what(self, machine: socket.socket) -> Spoken | None:
         """Return what a machine speaks, if it does within a short time."""
