@@ -149,9 +149,12 @@ class WorldHost:
         """Have a machine send so many bytes to a host, and receive so many from it; the wall gives
         the name an address."""
         session = self._read("machines", machine)["labels"][SESSION]
-        before = self._counted.get((machine, host), Counted(session, machine, host, 0, 0, 0))
+        before = self._counted.get(
+            (machine, host), Counted(session, machine, machine, host, 0, 0, 0)
+        )
         self._counted[machine, host] = Counted(
             session,
+            machine,
             machine,
             host,
             before.connections + connections,
@@ -407,7 +410,7 @@ class WorldHost:
             labels = content["labels"]
             mounted = None if content.get("disk") is None else self.not_mounted
             found[machine] = Running(
-                machine, content["boot_id"], content["snapshot"], labels, mounted
+                machine, content["boot_id"], content["snapshot"], labels, mounted, self.no_wall
             )
         return found
 

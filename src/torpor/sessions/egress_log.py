@@ -71,7 +71,7 @@ class EgressLog:
         self._come = asyncio.Event()
         self._writing = asyncio.Lock()
         self._seen: dict[tuple[str, str], Counted] = {}
-        """By machine and host, what was counted last."""
+        """By wall and host, what was counted last."""
         self._written: dict[tuple[str, str], Counted] = {}
         """The same as it was when it was last written."""
         self._beyond: Counter[str] = Counter()
@@ -147,10 +147,10 @@ class EgressLog:
             self._written = dict(self._seen)
 
     def _look(self) -> set[str]:
-        """Take what the host has counted; return of which machines."""
+        """Take what the host has counted; return of which walls."""
         counted = self._host.traffic()
-        self._seen |= {(each.machine, each.host): each for each in counted}
-        return {each.machine for each in counted}
+        self._seen |= {(each.wall, each.host): each for each in counted}
+        return {each.wall for each in counted}
 
     async def _flush(self, batches: Mapping[str, Batch], *, everything: bool) -> None:
         deltas, machines = self._deltas()
@@ -172,7 +172,7 @@ class EgressLog:
     def _deltas(self) -> tuple[dict[str, list[Delta]], dict[str, str]]:
         """Return what was counted and not written, by session, and the machines of these."""
         moment = now()
-        found: dict[str, list[Delta]] = {}
+        found: dict[str, dict[str, Delta]] = {}
         machines = {}
         for key, each in self._seen.items():
             last = self._written.get(key)
@@ -184,9 +184,12 @@ class EgressLog:
                 each.received_bytes - (last.received_bytes if last else 0),
             )
             if delta.connections or delta.sent_bytes or delta.received_bytes:
-                found.setdefault(each.session, []).append(delta)
-                machines[each.session] = each.machine
-        return found, machines
+                of_session = found.setdefault(each.session, {})  # which may have had two walls
+                before = of_session.get(each.host)
+                of_session[each.host] = delta if before is None else before.and_more(delta)
+                if each.machine is not None:
+                    machines[each.session] = each.machine
+        return {session: list(each.values()) for session, each in found.items()}, machines
 
     async def _write(
         self,
@@ -199,7 +202,10 @@ class EgressLog:
         if not self._began:  # ids rise also where the clock was put back
             self._database.ulids.after(await table.last_id(conn))
             self._began = True
-        batches, deltas = await self._of_sessions(conn, batches, deltas)
+        told = {each.session for each in tellings}
+        await self._look_up(conn, {*batches, *deltas, *told} - self._known)
+        batches = {each: batch for each, batch in batches.items() if each in self._known}
+        deltas = {each: moved for each, moved in deltas.items() if each in self._known}
         lines = [
             line
             for session, batch in batches.items()
@@ -217,23 +223,18 @@ class EgressLog:
             await table.keep_newest(conn, session, MOST_KEPT)
             count[session] = -self._beyond[session]
         for each in tellings:
+            if each.session not in self._known:
+                continue
             await self._events.append(conn, each.type, each.session, SYSTEM, **each.data)
         for session in batches:
             self._database.tell(conn, NEWS, session)
         return _Written(records, count, names, tellings)
 
-    async def _of_sessions(
-        self, conn: Transaction, batches: Mapping[str, Batch], deltas: Mapping[str, list[Delta]]
-    ) -> tuple[dict[str, Batch], dict[str, list[Delta]]]:
-        """Leave out what is of no session: what a machine does that nobody knows of must not keep
+    async def _look_up(self, conn: Transaction, sessions: set[str]) -> None:
+        """Find out which of these there are: what a machine does that nobody knows of must not keep
         the rest from being written."""
-        asked = {*batches, *deltas} - self._known
-        if asked:
-            self._known |= await sessions_table.among(conn, asked)
-        return (
-            {session: batch for session, batch in batches.items() if session in self._known},
-            {session: moved for session, moved in deltas.items() if session in self._known},
-        )
+        if sessions:
+            self._known |= await sessions_table.among(conn, sessions)
 
     def _is_beyond(self, session: str, more: int) -> bool:
         return self._beyond[session] + more > MOST_BEYOND

@@ -28,6 +28,16 @@ class Delta:
     sent_bytes: int
     received_bytes: int
 
+    def and_more(self, other: "Delta") -> "Delta":
+        """Return this and another one together."""
+        return Delta(
+            self.host,
+            other.at,
+            self.connections + other.connections,
+            self.sent_bytes + other.sent_bytes,
+            self.received_bytes + other.received_bytes,
+        )
+
 
 Records = dict[str, Flow]
 """The records of one session, by host."""

@@ -56,11 +56,13 @@ PUBLIC = Wall()
 
 @dataclass(frozen=True)
 class Counted:
-    """What a ``machine`` of a ``session`` had to do with a ``host`` (a name, or an address) since
-    its wall was built: numbers that only grow. An empty host is many that are counted together."""
+    """What a ``session`` had to do with a ``host`` (a name, or an address) since its ``wall`` was
+    built: numbers that only grow. A wall may stand longer than a ``machine`` behind it, and there
+    may be none at the moment. An empty host is many that are counted together."""
 
     session: str
-    machine: str
+    wall: str
+    machine: str | None
     host: str
     connections: int
     sent_bytes: int
@@ -69,13 +71,15 @@ class Counted:
 
 @dataclass(frozen=True)
 class Running:
-    """A machine that runs. ``not_mounted`` is why its disk could not be mounted, or None."""
+    """A machine that runs. ``not_mounted`` is why its disk could not be mounted, ``no_network`` why
+    it has no network, or None."""
 
     id: str
     boot_id: str
     snapshot: str | None
     labels: Mapping[str, str]
     not_mounted: str | None = None
+    no_network: str | None = None
 
 
 @dataclass(frozen=True)
@@ -208,8 +212,8 @@ class MachineHost(Protocol):
         on, None if there is nothing."""
 
     def traffic(self) -> Sequence[Counted]:
-        """Return what all machines have sent and received, host by host. One that has ended is in
-        it once more, and then no longer."""
+        """Return what all machines have sent and received, wall by wall and host by host. A wall
+        that stands no longer is in it once more, and then not again."""
 
     def on_decision(self, call: Callable[[str, Decision], None]) -> None:
         """Call ``call`` with each decision of the wall from now on, and the session that it is

@@ -109,6 +109,10 @@ class Standing:
                     conn, event, session.id, by, boot_id=running.boot_id,
                     generation=changed.generation, snapshot_id=changed.snapshot,
                 )  # fmt: skip
+                if running.no_network is not None:
+                    await self._events.append(
+                        conn, "egress.no_network", session.id, SYSTEM, reason=running.no_network
+                    )
                 await noted.done(conn, machine=running.id)
         except NameTakenError as error:
             await self._end_unless_noted(session, running)
