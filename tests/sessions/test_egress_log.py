@@ -30,8 +30,8 @@ def log(service: Service) -> EgressLog:
     return service.sessions.egress_log
 
 
-async def lines(service: Service, session: Session, **query: Any) -> list[EgressEntry]:
-    return await service.sessions.egress_log.after(EgressQuery(session.id, **query), None)
+async def lines(service: Service, session: Session) -> list[EgressEntry]:
+    return await service.sessions.egress_log.after(EgressQuery(session.id), None, 20_000)
 
 
 async def flows(service: Service, session: Session) -> dict[str, Flow]:

@@ -88,9 +88,7 @@ Rules = Annotated[list[Any], Field(min_length=1, max_length=MOST_CHANGED)]
 class EgressChanges(Asked):
     """What a session may reach from now on: another policy, or rules more and fewer."""
 
-    policy: Policy | None = Field(
-        None, description="Torpor: the policy in place of the one before."
-    )
+    policy: Policy = Field(None, description="Torpor: the policy in place of the one before.")
     add: Rules | None = Field(
         None,
         description="Rules to be added, each a text, or an object with `host` and `inspect`.",
