@@ -6,10 +6,18 @@ from pathlib import Path
 import pytest
 
 from tests.named_tests import missing_tests
-from torpor.lab.bench import FIGURES, SERVICE_FIGURES
+from torpor.lab.bench import FIGURES, NETWORK_FIGURES, SERVICE_FIGURES
 from torpor.lab.figures import Results, Row
 from torpor.lab.proof import EXPERIMENTS
-from torpor.lab.spec import NEEDED, PROMISES, SERVICE_PROMISES, Bound, needed, spec
+from torpor.lab.spec import (
+    NEEDED,
+    NETWORK_PROMISES,
+    PROMISES,
+    SERVICE_PROMISES,
+    Bound,
+    needed,
+    spec,
+)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SPECIFICATION = (ROOT / "SPECIFICATION.md").read_text("utf-8")
@@ -125,6 +133,8 @@ def test_all_that_is_needed_is_measured() -> None:
     assert NEEDED - {figure.name for figure in FIGURES} == set()
     of_service = {figure.name for figure in SERVICE_FIGURES}
     assert needed(SERVICE_PROMISES) - of_service == set()
+    of_network = {figure.name for figure in NETWORK_FIGURES}
+    assert needed(NETWORK_PROMISES) - of_network == set()
 
 
 def test_bounds_are_shown_as_they_count() -> None:
@@ -143,14 +153,14 @@ def speed_lines() -> dict[str, list[str]]:
 
 
 def test_the_page_has_the_bounds_that_are_checked() -> None:
-    units = {figure.name: figure.unit for figure in FIGURES + SERVICE_FIGURES}
+    units = {figure.name: figure.unit for figure in FIGURES + SERVICE_FIGURES + NETWORK_FIGURES}
     assert speed_lines() == {
         promise.number: [
             f"`{promise.name}`",
             promise.emulation.text(units[promise.name]),
             promise.kvm.text(units[promise.name]),
         ]
-        for promise in PROMISES + SERVICE_PROMISES
+        for promise in PROMISES + SERVICE_PROMISES + NETWORK_PROMISES
     }
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.machine.conftest import Start
+from tests.machine.conftest import Start, open_host
 from torpor.guest.card import ADDRESS
 from torpor.images import golden, silent
 from torpor.network.link import Link
-from torpor.vm import SIZES, Command, Exec, Host, Identity, Machine, Wanted
+from torpor.vm import SIZES, Command, Exec, Host, Identity, Machine, Output, Wanted
 
 pytestmark = pytest.mark.machine
 
@@ -143,16 +143,17 @@ async def first_line(running: Exec) -> str:
     """Return the first line that a command writes."""
     said = b""
     async with asyncio.timeout(LIMIT):
-        async for piece in running:
-            said += getattr(piece, "data", b"")
-            if b"\n" in said:
-                return said.partition(b"\n")[0].decode()
-    raise AssertionError("it ended")
+        while b"\n" not in said:
+            piece = await running.next_output()
+            assert isinstance(piece, Output)
+            said += piece.data
+    return said.partition(b"\n")[0].decode()
 
 
 async def test_a_reboot_and_a_new_program_find_the_card_at_work(
-    start: Start, host: Host, home: Path
+    start: Start, home: Path
 ) -> None:
+    host = await open_host(start, home)
     machine = await host.thaw(start.golden, Identity.of("test"))
     rebooted = asyncio.Event()
     machine.on_reboot(lambda _: rebooted.set())
@@ -165,7 +166,7 @@ async def test_a_reboot_and_a_new_program_find_the_card_at_work(
         await talking.says("rebooted")
     await host.close()
 
-    again = await start.maker.open_host(home)
+    again = await open_host(start, home)
     (adopted,) = again.machines.values()
     talking, _ = await talk(adopted, link_of(adopted))
     with talking.sock:

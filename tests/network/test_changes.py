@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import threading
 import time
 
 import pytest
 
+from tests.network.test_proxy import hello
 from tests.network.walled import Walled, Web, echo, judged, request, serving, walled
-from tests.network.world import CDN, EVIL, GOOD, OTHER, Internet, Wire, needs_root
+from tests.network.world import ANYWHERE, CDN, EVIL, GOOD, OTHER, Internet, Wire, needs_root
 from tests.waiting import eventually
 from torpor.network.limits import Limits
 
@@ -31,7 +33,7 @@ async def test_what_is_denied_now_is_cut_at_once_and_the_rest_goes_on(
 ) -> None:
     before = ["good.test:7", "evil.test:7", "www.cdn.test:7", "other.test:7"]
     async with (
-        serving(internet.far, "0.0.0.0", 7, echo),
+        serving(internet.far, ANYWHERE, 7, echo),
         walled(wire, internet, before) as wall,
         contextlib.AsyncExitStack() as stack,
     ):
@@ -86,8 +88,6 @@ async def test_requests_under_way_are_cut_by_the_host_that_they_said(
 async def test_a_rule_that_inspects_ends_what_was_not_inspected(
     wire: Wire, internet: Internet
 ) -> None:
-    from tests.network.test_proxy import hello
-
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.read(1 << 16))
         await reader.read()
@@ -136,12 +136,12 @@ async def test_bytes_one_by_one_gain_no_time(wire: Wire, internet: Internet) -> 
         walled(wire, internet, ["good.test"], limits=Limits(hello=0.5)) as wall,
         wall.dialled("good.test", 443) as (reader, writer),
     ):
+        for byte in b"\x16\x03\x01\x00\xff\x01\x00\x00\xfb\x03\x03" + bytes(100):
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.05)
+            if writer.is_closing():
+                break
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
-            for byte in b"\x16\x03\x01\x00\xff\x01\x00\x00\xfb\x03\x03" + bytes(100):
-                writer.write(bytes([byte]))
-                await asyncio.sleep(0.05)
-                if writer.is_closing():
-                    break
             await reader.read()
     assert "did not say" in wall.denied().why
 
@@ -185,8 +185,7 @@ async def test_all_bytes_together_are_bounded(wire: Wire, internet: Internet) ->
         async with wall.dialled(GOOD, 7) as (reader, writer):
             writer.write(b"\0" * 200_000)
             with pytest.raises(ConnectionResetError):
-                while await reader.read(1 << 16):
-                    pass
+                await reader.readexactly(200_000)
         assert await wall.refused(GOOD, 7, b"\0")
         assert "100000 bytes" in wall.denied().why
 
@@ -222,3 +221,38 @@ async def flood_once(wall: Walled) -> None:
         sock = await wall.connect(EVIL, 9)
         sock.close()
     assert OTHER
+
+
+@pytest.mark.parametrize("while_resolving", [True, False])
+async def test_what_changes_while_a_connection_is_made_counts(
+    while_resolving: bool, wire: Wire, internet: Internet
+) -> None:
+    # Denied by its address, which is known last.
+    after = judged({"unrestricted": True, "deny": [f"{GOOD}/32"]})
+    web = Web("good")
+    async with serving(internet.far, GOOD, 80, web), walled(wire, internet) as wall:
+        looking, go_on = threading.Event(), threading.Event()
+
+        def slowly(name: str) -> None:
+            looking.set()
+            go_on.wait(5)
+
+        if while_resolving:
+            wall.before_lookup = slowly
+        async with wall.dialled("good.test", 80) as (reader, writer):
+            if while_resolving:
+                await asyncio.to_thread(looking.wait, 5)
+            else:
+                writer.write(request("good.test", "/", "Connection: keep-alive"))
+                assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+                await reader.readline()
+            cut = await wall.guard.policy(after)
+            go_on.set()
+            if while_resolving:
+                writer.write(request("good.test"))
+                assert (await reader.read()).startswith(b"HTTP/1.1 403 ")
+                assert web.heads == []
+            else:
+                assert cut == 1
+                with pytest.raises(ConnectionResetError):
+                    await reader.read()

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.network.walled import Walled, echo, judged, serving, walled
 from tests.network.world import GOOD, Internet, Wire, needs_root
 from tests.waiting import eventually
+from torpor.network.limits import Limits
 from torpor.network.readiness import unacknowledged
 
 pytestmark = needs_root
@@ -206,3 +208,56 @@ async def test_what_a_policy_ends_while_the_machine_sleeps_is_told_when_it_wakes
         with pytest.raises(ConnectionResetError):
             async with asyncio.timeout(5):
                 await reader.read()
+
+
+async def test_nobody_is_idle_for_being_asleep(wire: Wire, internet: Internet) -> None:
+    async with (
+        serving(internet.far, GOOD, 7, echo),
+        walled(wire, internet, limits=Limits(idle=0.6)) as wall,
+        wall.dialled(GOOD, 7) as (reader, writer),
+    ):
+        writer.write(b"\0")
+        assert await reader.readexactly(1) == b"\0"
+        await wall.guard.hold()
+        await asyncio.sleep(1.0)
+        wall.guard.go_on()
+        await asyncio.sleep(0.2)
+        writer.write(b"\1")
+        assert await reader.readexactly(1) == b"\1"
+
+
+async def test_an_end_that_is_not_taken_yet_is_waited_for(wire: Wire, internet: Internet) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.write(some)
+        writer.close()
+
+    some = DATA[:400_000]
+
+    async with (
+        serving(internet.far, GOOD, 7, talk),
+        walled(wire, internet) as wall,
+    ):
+        sock = await wall.connect(GOOD, 7)
+        sock.shutdown(socket.SHUT_WR)
+
+        async def passed() -> int:
+            return sum(each.received for each in wall.guard.traffic())
+
+        await eventually(passed, lambda count: count == len(some))
+        # All has been said, and lies in the wall's kernel: the connection is the wall's to hold.
+        await asyncio.sleep(0.3)
+        assert wall.guard.connections == 1
+        assert await wall.guard.hold() is False
+        wall.guard.go_on()
+        got = b""
+        loop = asyncio.get_running_loop()
+        while piece := await loop.sock_recv(sock, 1 << 20):
+            got += piece
+        assert got == some
+        sock.close()
+
+        async def open_now() -> int:
+            return wall.guard.connections
+
+        await eventually(open_now, lambda count: count == 0)

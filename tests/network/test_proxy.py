@@ -10,6 +10,7 @@ import pytest
 from tests.certificates import Authority
 from tests.network.walled import Web, echo, request, serving, walled
 from tests.network.world import (
+    ANYWHERE,
     CDN,
     EVIL,
     GOOD,
@@ -292,13 +293,11 @@ async def test_whoever_waits_can_still_say_no_other_name(
     assert not wall.denied().allowed
 
 
-@pytest.mark.parametrize(
-    "said", [b"\x16\x03\x01\x00", b"GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n"]
-)
+@pytest.mark.parametrize("tls", [True, False])
 async def test_behind_a_banner_another_name_is_not_said_either(
-    said: bytes, wire: Wire, internet: Internet, town: Town
+    tls: bool, wire: Wire, internet: Internet, town: Town
 ) -> None:
-    data = hello("evil.test") if said.startswith(b"\x16") else said
+    data = hello("evil.test") if tls else request("evil.test")
     async with (
         walled(wire, internet, LIST) as wall,
         wall.dialled("other.test", 22) as (reader, writer),
@@ -349,7 +348,7 @@ async def test_what_is_not_the_internet_is_never_reached(
 ) -> None:
     host = Web("host")
     async with (
-        serving(internet.host, "0.0.0.0", 80, host),
+        serving(internet.host, ANYWHERE, 80, host),
         walled(wire, internet, "unrestricted") as wall,
     ):
         answer = await wall.say(where, 80, request(where))

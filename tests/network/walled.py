@@ -58,11 +58,13 @@ class Walled:
         self.decisions: list[Decision] = []
         self.lookups: list[str] = []
         self.faults: list[dict[str, object]] = []
+        self.before_lookup: Callable[[str], None] = lambda name: None
         self.guard: Guard
 
     def lookup(self, name: str) -> Resolved:
         """Look a name up, as the host would."""
         self.lookups.append(name)
+        self.before_lookup(name)
         found = HOSTS.get(name, ())
         return Resolved("found" if found else "missing", tuple(ip_address(each) for each in found))
 
@@ -140,8 +142,8 @@ async def walled(
     turns: Turns | None = None,
     session: str = "s-1",
 ) -> AsyncIterator[Walled]:
-    """Have a guard run on a wire, under a policy. No fault of the wall passes unseen, and nothing of
-    it is open in the end."""
+    """Have a guard run on a wire, under a policy. No fault of the wall passes unseen, and nothing
+    of it is open in the end."""
     made = Walled(wire, internet)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: made.faults.append(context))

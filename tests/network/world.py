@@ -11,48 +11,33 @@ of a metadata service, so that what must not be reached could be.
 
 import contextlib
 import ctypes
+import importlib
 import os
 import socket
 import subprocess
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-MACHINE, WALL = "198.19.255.2", "198.19.255.1"
+from torpor.guest.card import ADDRESS, MAC, MTU, WALL, WALL_MAC
+from torpor.network.link import Ends
+from torpor.network.link.rules import DNS_PORT, RULES, TAP, TCP_PORT, UDP_PORT
+
+building = importlib.import_module("torpor.network.link.build")
+"""What runs in the process that builds a link."""
+MACHINE = ADDRESS
 HOST = "203.0.113.1"
 HOST_TOO = "203.0.113.3"
 """A second address of the host's card."""
+ANYWHERE = "0.0.0.0"  # noqa: S104 - of a namespace
 GOOD, EVIL, CDN, OTHER, DEAD = (f"203.0.113.{number}" for number in (10, 11, 12, 13, 99))
 PRIVATE, METADATA = "10.9.8.7", "169.254.169.254"
-TCP_PORT, UDP_PORT = 15001, 15002
 CLONE_NEWNET = 0x40000000
-IP_PKTINFO, IP_TRANSPARENT, IP_RECVORIGDSTADDR = 8, 19, 20
 T = TypeVar("T")
-
-RULES = f"""
-table inet wall {{
-    chain dialled {{
-        type filter hook prerouting priority mangle; policy drop;
-        iifname != "machine" drop
-        ip saddr != {MACHINE} drop
-        tcp dport 53 accept
-        udp dport {{ 53, 443 }} accept
-        meta l4proto tcp tproxy ip to :{TCP_PORT} accept
-        meta l4proto udp tproxy ip to :{UDP_PORT} accept
-    }}
-
-    chain arrived {{
-        type filter hook input priority filter; policy drop;
-        iifname != "machine" drop
-        udp dport 443 reject with icmp type port-unreachable
-        meta l4proto {{ tcp, udp }} accept
-    }}
-}}
-"""
 
 
 def enter(namespace: int) -> None:
@@ -69,7 +54,7 @@ class Namespace:
     def __init__(self) -> None:
         # It ends with its input: with this process, at the latest.
         self.holder = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE)
-        here = os.stat("/proc/self/ns/net").st_ino
+        here = Path("/proc/self/ns/net").stat().st_ino
         there = Path(f"/proc/{self.holder.pid}/ns/net")
         while there.stat().st_ino == here:
             pass
@@ -115,66 +100,33 @@ class Namespace:
         self.holder.communicate()
 
 
-@dataclass(frozen=True)
-class WallEnds:
-    """The wall's sockets on a machine's wire."""
-
-    tcp: socket.socket
-    udp: socket.socket
-    dns_udp: socket.socket
-    dns_tcp: socket.socket
-    raw: socket.socket
-
-    def close(self) -> None:
-        for each in (self.tcp, self.udp, self.dns_udp, self.dns_tcp, self.raw):
-            each.close()
-
-
 class Wire:
-    """A machine and its wall, with nobody at the wall's sockets yet."""
+    """A machine and its wall, with nobody at the wall's sockets yet. The wall's end is as of a
+    link, but for the card, which is one of a pair and not a tap."""
 
     def __init__(self) -> None:
         self.machine, self.wall = Namespace(), Namespace()
         self.wall.run(
-            "ip", "-batch", "-",
-            words=f"link add machine type veth peer name eth0 netns {self.machine.holder.pid}\n"
-            f"link set lo up\nlink set machine up\naddr add {WALL}/24 dev machine\n"
-            "route add local 0.0.0.0/0 dev lo table main\n",
+            "ip",
+            "link", "add", TAP, "type", "veth",
+            "peer", "name", "eth0", "address", MAC, "netns", str(self.machine.holder.pid),
         )  # fmt: skip
-        self.wall.run("nft", "-f", "-", words=RULES)
+        self.wall.call(lambda: building.load_rules(RULES))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # it is meant for a process that ends
+            self.wall.call(lambda: building.set_up(TAP, WALL, WALL_MAC, MACHINE, MAC, MTU))
         self.machine.run(
             "ip", "-batch", "-",
             words=f"link set lo up\nlink set eth0 up\naddr add {MACHINE}/24 dev eth0\n"
             f"route add default via {WALL}\n",
         )  # fmt: skip
-        self.ends = self.wall.call(_ends)
+        made = self.wall.call(lambda: building.make_sockets(TCP_PORT, UDP_PORT, DNS_PORT))
+        self.ends = Ends(*(socket.socket(fileno=each.detach()) for each in made))
 
     def close(self) -> None:
         self.ends.close()
         self.machine.close()
         self.wall.close()
-
-
-def _ends() -> WallEnds:
-    stream, packets = socket.SOCK_STREAM, socket.SOCK_DGRAM
-    return WallEnds(
-        _bound(stream, TCP_PORT, IP_TRANSPARENT),
-        _bound(packets, UDP_PORT, IP_TRANSPARENT, IP_RECVORIGDSTADDR),
-        _bound(packets, 53, IP_PKTINFO),
-        _bound(stream, 53),
-        socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW),
-    )
-
-
-def _bound(kind: int, port: int, *options: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET, kind)
-    made.setblocking(False)
-    for option in options:
-        made.setsockopt(socket.IPPROTO_IP, option, 1)
-    made.bind(("0.0.0.0", port))
-    if kind == socket.SOCK_STREAM:
-        made.listen(4096)
-    return made
 
 
 class Internet:

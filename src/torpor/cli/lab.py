@@ -30,6 +30,9 @@ API = Annotated[
     bool,
     typer.Option("--api", help="The service, over HTTP, in place of machines without a server."),
 ]
+NETWORK = Annotated[
+    bool, typer.Option("--network", help="The wall: what it costs what passes through it.")
+]
 JSON = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")
 ]
@@ -157,6 +160,7 @@ def bench(
         typer.Option(metavar="ROW", help="Only this figure; more of them: say it again."),
     ] = None,
     api: API = False,
+    network: NETWORK = False,
     as_json: JSON = False,
     write: Annotated[
         Path | None,
@@ -168,12 +172,15 @@ def bench(
     Figures that are measured together come together, also when only one was asked for.
     """
     from torpor.cli.tables import print_json
-    from torpor.lab.bench import FIGURES, SERVICE_FIGURES
+    from torpor.lab.bench import FIGURES, NETWORK_FIGURES, SERVICE_FIGURES
     from torpor.lab.figures import results_json
 
-    known = SERVICE_FIGURES if api else FIGURES
+    _one_of(api, network)
+    known = SERVICE_FIGURES if api else NETWORK_FIGURES if network else FIGURES
     rows = chosen(only, [figure.name for figure in known], "figure") if only else None
     if write is not None:
+        if network:
+            raise typer.BadParameter("the page has no section of the wall", param_hint="--write")
         _made(write.parent, "--write")
         if api and not write.exists():
             raise typer.BadParameter(
@@ -181,7 +188,7 @@ def bench(
                 " `torpor lab bench --write` makes",
                 param_hint="--write",
             )
-    results = run(_bench(writable_places(), runs, rows, api=api))
+    results = run(_bench(writable_places(), runs, rows, api=api, network=network))
     if as_json:
         print_json(results_json(results))
     else:
@@ -190,15 +197,20 @@ def bench(
         run(_written(results, write, api=api))
 
 
+def _one_of(api: bool, network: bool) -> None:
+    if api and network:
+        raise typer.BadParameter("say --api or --network, not both", param_hint="--network")
+
+
 async def _bench(
-    places: "Places", runs: int, rows: Sequence[str] | None, *, api: bool
+    places: "Places", runs: int, rows: Sequence[str] | None, *, api: bool, network: bool
 ) -> "Results":
     from torpor.cli.progress import Shown
-    from torpor.lab.bench import GROUPS, SERVICE_GROUPS
+    from torpor.lab.bench import GROUPS, NETWORK_GROUPS, SERVICE_GROUPS
     from torpor.lab.bench import bench as measured
     from torpor.lab.laboratory import laboratory
 
-    groups = SERVICE_GROUPS if api else GROUPS
+    groups = SERVICE_GROUPS if api else NETWORK_GROUPS if network else GROUPS
     with Shown() as shown:
         async with laboratory(places, shown.report) as lab:
             return await measured(lab, runs, shown.report, rows, groups)
@@ -222,6 +234,7 @@ def _show(results: "Results") -> None:
 def spec(
     runs: Annotated[int, typer.Option(min=1, help="How often each figure is measured.")] = 10,
     api: API = False,
+    network: NETWORK = False,
     as_json: JSON = False,
 ) -> None:
     """Measure what the specification promises about speed, and hold the one against the other.
@@ -230,12 +243,14 @@ def spec(
     """
     from torpor.cli.tables import console, print_checks, print_verdict
     from torpor.lab.figures import results_json
-    from torpor.lab.spec import PROMISES, SERVICE_PROMISES, needed
+    from torpor.lab.spec import NETWORK_PROMISES, PROMISES, SERVICE_PROMISES, needed
     from torpor.lab.spec import spec as held
 
     began = time.monotonic()
-    promises = SERVICE_PROMISES if api else PROMISES
-    results = run(_bench(writable_places(), runs, sorted(needed(promises)), api=api))
+    _one_of(api, network)
+    promises = SERVICE_PROMISES if api else NETWORK_PROMISES if network else PROMISES
+    rows = sorted(needed(promises))
+    results = run(_bench(writable_places(), runs, rows, api=api, network=network))
     checks = held(results, promises)
     if not as_json:
         out = console()

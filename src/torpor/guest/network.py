@@ -30,17 +30,16 @@ def begin() -> None:
     """Set the card up when the machine has booted. What cannot be is told by the next wake, which
     tries again."""
     with suppress(OSError):
-        if find() is not None:
+        if set_up():
             name_resolver()
-            set_up()
 
 
-def set_up() -> None:
-    """Give the machine's card its address, its route and the wall as its neighbour, if there is a
-    card. Raises OSError."""
+def set_up() -> bool:
+    """Give the machine's card its address, its route and the wall as its neighbour; say whether
+    there is a card. Raises OSError."""
     name = find()
     if name is None:
-        return
+        return False
     # The wall lets IPv6 nowhere. Without addresses of it programs know at once that there is none,
     # and need not wait for an answer; ::1 stays.
     with suppress(FileNotFoundError):  # a kernel without IPv6
@@ -61,6 +60,7 @@ def set_up() -> None:
         neighbour = struct.pack("BxxxiHBB", inet, index, NUD_PERMANENT, 0, 0)
         neighbour += attribute(1, wall) + attribute(2, bytes.fromhex(WALL_MAC.replace(":", "")))
         ask(route, RTM_NEWNEIGH, CREATE | REPLACE, neighbour)
+    return True
 
 
 def find() -> str | None:

@@ -90,8 +90,7 @@ def _connect(*, another: bool) -> dict[str, Any]:
     that one's connections; return what is to be said of it. A machine whose card does not work is
     better than none."""
     try:
-        network.set_up()
-        if another:
+        if network.set_up() and another:
             destroy_inherited()
     except OSError as error:
         return {"no_card": str(error)}

@@ -16,6 +16,7 @@ from torpor.lab.benches import (
     idle,
     images,
     memory,
+    network,
     pause,
     policy,
     preview,
@@ -55,7 +56,7 @@ SERVICE_GROUPS = (
 )
 """What is measured over HTTP, with a server for each group."""
 SERVICE_FIGURES = tuple(figure for group in SERVICE_GROUPS for figure in group.figures)
-NETWORK_GROUPS = (policy.GROUP,)
+NETWORK_GROUPS = (policy.GROUP, network.GROUP)
 """What is measured of the wall."""
 NETWORK_FIGURES = tuple(figure for group in NETWORK_GROUPS for figure in group.figures)
 

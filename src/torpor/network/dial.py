@@ -2,6 +2,7 @@
 has checked."""
 
 import asyncio
+import os
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -91,7 +92,8 @@ async def dial(
     except OwnHostError as error:
         raise DeniedError(Verdict(False, "own", str(error))) from error
     except OSError as error:
-        raise UnreachableError(f"It could not be connected to: {error.strerror}.") from error
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise UnreachableError(f"It could not be connected to: {why}.") from error
 
 
 async def _first(addresses: list[tuple[Address, Verdict]], port: int) -> Upstream:

@@ -150,7 +150,8 @@ class Flow:
 
     def half_closed(self) -> None:
         """One direction has ended: the other may be idle for a shorter time."""
-        self.watch(min(self._idle, HALF_CLOSED))
+        if self._idle > HALF_CLOSED:
+            self.watch(HALF_CLOSED)
 
     def cut(self, reason: str, verdict: Verdict | None = None) -> None:
         """End it at once, with a reset."""

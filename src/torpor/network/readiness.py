@@ -46,6 +46,8 @@ async def writable(sock: socket.socket) -> None:
 async def either_readable(one: socket.socket, other: socket.socket) -> socket.socket:
     """Wait for the first of two sockets at which there is something to read; the first of them if
     there is at both."""
+    if (found := _readable_now(one, other)) is not None:
+        return found
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
     loop.add_reader(one.fileno(), _done, ready)
@@ -55,9 +57,15 @@ async def either_readable(one: socket.socket, other: socket.socket) -> socket.so
     finally:
         loop.remove_reader(one.fileno())
         loop.remove_reader(other.fileno())
+    return _readable_now(one, other) or other
+
+
+def _readable_now(one: socket.socket, other: socket.socket) -> socket.socket | None:
     look = select.poll()  # select(2) knows no descriptors from 1024 on
     look.register(one, select.POLLIN)
-    return one if look.poll(0) else other
+    look.register(other, select.POLLIN)
+    ready = {fd for fd, _ in look.poll(0)}
+    return one if one.fileno() in ready else other if other.fileno() in ready else None
 
 
 def _done(ready: "asyncio.Future[None]") -> None:
