@@ -1,5 +1,5 @@
-"""The network card of a real machine: what it dials arrives at the wall, through freeze, thaw, fork,
-reboot and the end of the program."""
+"""The network card of a real machine: what it dials arrives at the wall, through freeze, thaw,
+fork, reboot and the end of the program."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from tests.machine.conftest import Start, open_host
 from torpor.guest.card import ADDRESS
 from torpor.images import golden, silent
 from torpor.network.link import Link
-from torpor.vm import SIZES, Command, Exec, Host, Identity, Machine, Output, Wanted
+from torpor.vm import SIZES, Command, Exec, Host, HostError, Identity, Machine, Output, Wanted
 
 pytestmark = pytest.mark.machine
 
@@ -117,8 +117,9 @@ async def test_a_fork_is_without_its_parents_connections_and_the_parent_notices_
         assert there.exit is not None
         await talking.says("parent")
         # What is within the machine stays.
-        said = await child.agent.shell("echo through >/tmp/go; until [ -s /tmp/gone ]; do sleep 0.1"
-                                       "; done; cat /tmp/gone")
+        said = await child.agent.shell(
+            "echo through >/tmp/go; until [ -s /tmp/gone ]; do sleep 0.1; done; cat /tmp/gone"
+        )
         assert said.stdout == b"through\n"
         # And the child dials for itself.
         own, _ = await talk(child, link_of(child))
@@ -150,9 +151,7 @@ async def first_line(running: Exec) -> str:
     return said.partition(b"\n")[0].decode()
 
 
-async def test_a_reboot_and_a_new_program_find_the_card_at_work(
-    start: Start, home: Path
-) -> None:
+async def test_a_reboot_and_a_new_program_find_the_card_at_work(start: Start, home: Path) -> None:
     host = await open_host(start, home)
     machine = await host.thaw(start.golden, Identity.of("test"))
     rebooted = asyncio.Event()
@@ -198,11 +197,52 @@ async def test_qemu_is_alone_with_the_wire_and_holds_nothing_else_of_it(
     machine = await host.thaw(start.golden, Identity.of("test"))
     wire = link_of(machine).wire
     process = Path(f"/proc/{machine.pid}")
-    namespaces = {name: os.stat(process / "ns" / name).st_ino for name in ("net", "user")}
+    namespaces = {name: (process / "ns" / name).stat().st_ino for name in ("net", "user")}
     assert namespaces["net"] == os.fstat(wire.network).st_ino
     assert namespaces["user"] != os.fstat(wire.users).st_ino
     status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
     assert {status[name].strip("\t0") for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")} == {""}
-    files = [os.readlink(each) for each in (process / "fd").iterdir()]
+    files = [str(each.readlink()) for each in (process / "fd").iterdir()]
     assert files.count("/dev/net/tun") == 1
     assert not [each for each in files if each.startswith(("net:", "user:", "/proc/"))]
+
+
+async def test_ipv6_ends_at_the_machine_and_nobody_waits_for_it(start: Start, host: Host) -> None:
+    machine = await host.thaw(start.golden, Identity.of("test"))
+    said = await machine.agent.shell("bash -c 'exec 3<>/dev/tcp/2001:db8::1/80' 2>&1")
+    assert b"Network is unreachable" in said.stdout
+    line = "/run/torpor/tools/bin/busybox nc -l -p 7000 -s ::1 >/tmp/six & until bash -c \
+'echo through >/dev/tcp/::1/7000' 2>/dev/null; do sleep 0.1; done; wait; cat /tmp/six"
+    assert (await machine.agent.shell(line)).stdout == b"through\n"
+
+
+async def test_what_root_has_broken_is_right_again_after_a_thaw(start: Start, host: Host) -> None:
+    machine = await host.thaw(start.golden, Identity.of("test"))
+    busybox = "/run/torpor/tools/bin/busybox"
+    broken = await machine.agent.shell(
+        f"{busybox} ip link set eth0 mtu 600 && {busybox} ip addr flush dev eth0"
+        f" && {busybox} ip link set eth0 down"
+    )
+    assert broken.exit.ok
+    frozen = await host.freeze(machine, Wanted("stop"))
+    machine = await host.thaw(frozen.manifest.id)
+    assert machine.no_card is None
+    talking, _ = await talk(machine, link_of(machine))
+    with talking.sock:
+        await talking.says("repaired")
+    mtu = await machine.agent.shell("cat /sys/class/net/eth0/mtu")
+    assert mtu.stdout == b"1500\n"
+
+
+async def test_a_card_that_cannot_be_connected_is_refused_before_anything_starts(
+    start: Start, home: Path
+) -> None:
+    made = start.maker
+    host = await Host.open(home, made.accelerator, made.jail, golden=made.store())
+    try:
+        with pytest.raises(HostError, match="has a network card, and this host can connect none"):
+            await host.thaw(start.golden, Identity.of("test"))
+        assert host.processes() == []
+        assert list((home / "machines").iterdir()) == []
+    finally:
+        await host.close()

@@ -15,7 +15,9 @@ from torpor.guest.netlink import ask, attribute
 
 CARDS = "/sys/class/net"
 RESOLV_CONF = "/etc/resolv.conf"
-OUR_RESOLVER = f"# Written by Torpor: the wall answers, whatever address is asked.\nnameserver {WALL}\n"
+OUR_RESOLVER = (
+    f"# Written by Torpor: the wall answers, whatever address is asked.\nnameserver {WALL}\n"
+)
 UNUSABLE = ("127.0.0.53", "127.0.0.54")
 """Where systemd-resolved listens, which nothing starts in a machine."""
 
