@@ -127,8 +127,14 @@ async def test_changes_at_the_same_time_leave_the_machine_with_the_last_that_was
     service: Service,
 ) -> None:
     session = await service.ready()
-    service.host.step = 0.02
-    hosts = [f"h{number}.test" for number in range(5)]
+    set_wall, waits = service.host.set_wall, [0.2, 0.1, 0.0]
+
+    async def set_wall_after_a_while(machine: str, wall: Wall) -> int:
+        await asyncio.sleep(waits.pop(0))  # who comes first is told last
+        return await set_wall(machine, wall)
+
+    service.host.set_wall = set_wall_after_a_while  # type: ignore[method-assign]
+    hosts = [f"h{number}.test" for number in range(3)]
     await asyncio.gather(
         *(service.sessions.egress.change(session.id, ANN, [host]) for host in hosts)
     )
