@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.guest.conftest import Guest
 from tests.sessions.world import WorldHost
-from torpor.sessions.hosts import Kept, Running, StartEvent
+from torpor.sessions.hosts import PUBLIC, Kept, Running, StartEvent, Wall
 from torpor.vm import ChannelLostError, GuestAgent, MachineDiedError
 from torpor.vm.guest_statistics import GuestStatistics
 from torpor.vm.holding import Holding
@@ -72,8 +72,9 @@ class GuestHost(WorldHost):
         event: StartEvent,
         hostname: str | None = None,
         disk: str | None = None,
+        wall: Wall = PUBLIC,
     ) -> Running:
-        running = await super().start(snapshot, labels, event, hostname, disk)
+        running = await super().start(snapshot, labels, event, hostname, disk, wall)
         content = self._read("machines", running.id)
         if hostname is not None:
             content["guest"] = running.id

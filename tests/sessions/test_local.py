@@ -17,7 +17,7 @@ def local(snapshots: dict[str, dict[str, str]], recovered: list[Recovered]) -> L
         return Entry(snapshot, None, snapshots[snapshot], 1, memory=False)
 
     store = SimpleNamespace(ids=lambda: list(snapshots), entry=entry, durable=lambda _: True)
-    host: Any = SimpleNamespace(machines={}, recovered=recovered, store=store)
+    host: Any = SimpleNamespace(machines={}, recovered=recovered, store=store, links=None)
     return LocalHost(SimpleNamespace(), host)  # type: ignore[arg-type]
 
 

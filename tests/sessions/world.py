@@ -7,20 +7,28 @@ its number: a count that only :meth:`WorldHost.count` changes, and that a snapsh
 A disk is a list of lines. What a machine writes to it is the machine's until it is saved: by a
 snapshot, by the machine's end if its files are kept, or when the disk is
 taken from it, which ends it.
+
+A wall is what was asked of it: who watches a test has a machine reach out with
+:meth:`WorldHost.reach`.
 """
 
 import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from torpor.images import ImageError
 from torpor.images.references import Reference
+from torpor.network.decisions import Decision
 from torpor.sessions.hosts import (
+    PUBLIC,
+    SESSION,
     Built,
+    Counted,
     DiskState,
     End,
     Facts,
@@ -29,6 +37,7 @@ from torpor.sessions.hosts import (
     Running,
     Start,
     StartEvent,
+    Wall,
 )
 from torpor.vm import MIB, FreezeError, HostError, MachineDiedError, SnapshotError
 from torpor.vm.new_snapshot import new_id
@@ -55,6 +64,12 @@ class WorldHost:
         self.not_mounted: str | None = None
         """Why no disk can be mounted."""
         self.left: dict[str, End] = {}
+        self.walls: dict[str, Wall] = {}
+        """The walls that this program has built, by machine."""
+        self.no_wall: str | None = None
+        """Why no wall can be built here."""
+        self._counted: dict[tuple[str, str], Counted] = {}
+        self._decided: list[Callable[[str, Decision], None]] = []
         self._ends: list[Callable[[End], None]] = []
         self._reboots: list[Callable[[Running], None]] = []
         for kind in ("machines", "snapshots", "images", "disks"):
@@ -121,6 +136,35 @@ class WorldHost:
     def saved_on(self, disk: str) -> list[str]:
         """Return the lines that were saved of a disk."""
         return list(self._read("disks", disk)["lines"])
+
+    def decide(self, machine: str, decision: Decision) -> None:
+        """Have the wall of a machine decide something."""
+        session = self._read("machines", machine)["labels"][SESSION]
+        for call in self._decided:
+            call(session, decision)
+
+    def reach(
+        self, machine: str, host: str, sent: int = 0, received: int = 0, *, connections: int = 1
+    ) -> None:
+        """Have a machine send so many bytes to a host, and receive so many from it; the wall gives
+        the name an address."""
+        session = self._read("machines", machine)["labels"][SESSION]
+        before = self._counted.get(
+            (machine, host), Counted(session, machine, machine, host, 0, 0, 0)
+        )
+        self._counted[machine, host] = Counted(
+            session,
+            machine,
+            machine,
+            host,
+            before.connections + connections,
+            before.sent_bytes + sent,
+            before.received_bytes + received,
+        )
+        names = json.loads(self.walls[machine].names or "[]")
+        if host not in names:
+            written = json.dumps([*names, host])
+            self.walls[machine] = replace(self.walls[machine], names=written)
 
     def machines(self) -> list[str]:
         """Return the machines that run."""
@@ -208,7 +252,9 @@ class WorldHost:
         event: StartEvent,
         hostname: str | None = None,
         disk: str | None = None,
+        wall: Wall = PUBLIC,
     ) -> Running:
+        self.check_wall(wall.egress)
         await self._step(f"start {event}")
         await self._step("start")
         content = self._read("snapshots", snapshot)
@@ -222,6 +268,7 @@ class WorldHost:
         boot_id = content.get("boot_id") if hostname is None else None
         running = {**content, "labels": dict(labels), "boot_id": boot_id or new_id()}
         self._write("machines", machine, {**running, "snapshot": snapshot})
+        self.walls[machine] = wall
         if cut is not None:  # the disk is what it was then
             self._save_disk(running, durable=content["durable"])
         await self._step()
@@ -250,7 +297,7 @@ class WorldHost:
         self._read("snapshots", snapshot)  # another server may have removed it meanwhile
         kept = self.found(snapshot)
         assert kept is not None
-        return kept
+        return replace(kept, names=self.walls[machine].names if machine in self.walls else None)
 
     async def end(self, machine: str) -> None:
         await self._step("end")
@@ -283,6 +330,32 @@ class WorldHost:
             if durable:
                 new["kept"] = disk["lines"]
             self._write("disks", disk["id"], new)
+
+    def check_wall(self, egress: str | dict[str, Any] | None) -> str | None:
+        if self.no_wall is None:
+            return None
+        if egress is not None:
+            raise HostError(f"No wall can be built: {self.no_wall}.", state="Nothing was started.")
+        return f"Its machine has no network: {self.no_wall}."
+
+    async def set_wall(self, machine: str, wall: Wall) -> int:
+        await self._step("set_wall")
+        self._read("machines", machine)
+        before = self.walls.get(machine)
+        self.walls[machine] = wall if before is None else replace(wall, names=before.names)
+        return 0 if before is None else 1
+
+    def names(self, machine: str) -> str | None:
+        wall = self.walls.get(machine)
+        return None if wall is None or machine not in self.machines() else wall.names
+
+    def traffic(self) -> list[Counted]:
+        found, there = list(self._counted.values()), set(self.machines())
+        self._counted = {key: each for key, each in self._counted.items() if key[0] in there}
+        return found
+
+    def on_decision(self, call: Callable[[str, Decision], None]) -> None:
+        self._decided.append(call)
 
     async def make_disk(self, disk: str, size_bytes: int) -> DiskState:
         await self._step("make_disk")
@@ -337,7 +410,7 @@ class WorldHost:
             labels = content["labels"]
             mounted = None if content.get("disk") is None else self.not_mounted
             found[machine] = Running(
-                machine, content["boot_id"], content["snapshot"], labels, mounted
+                machine, content["boot_id"], content["snapshot"], labels, mounted, self.no_wall
             )
         return found
 

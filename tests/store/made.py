@@ -6,7 +6,9 @@ from typing import Any
 from torpor.store.records import (
     Build,
     Config,
+    EgressEntry,
     Event,
+    Flow,
     Operation,
     Sample,
     Session,
@@ -14,6 +16,7 @@ from torpor.store.records import (
     Status,
     Template,
     Token,
+    Traffic,
     Workspace,
 )
 
@@ -133,3 +136,41 @@ def workspace(name: str | None, **rest: Any) -> Workspace:
         "size_bytes": 1 << 30,
     }
     return Workspace(**filled | rest)
+
+
+def entry(name: str, of: str, **rest: Any) -> EgressEntry:
+    filled: dict[str, Any] = {
+        "id": name,
+        "session": of,
+        "at": START,
+        "until": START,
+        "count": 1,
+        "transport": "tcp",
+        "host": "a.test",
+        "port": 443,
+        "allowed": True,
+        "rule": "a.test",
+    }
+    return EgressEntry(**filled | rest)
+
+
+def flow(of: str, **rest: Any) -> Flow:
+    filled: dict[str, Any] = {
+        "session": of,
+        "kind": "host",
+        "name": "a.test",
+        "first_at": START,
+        "last_at": START,
+    }
+    return Flow(**filled | rest)
+
+
+def traffic(of: str, **rest: Any) -> Traffic:
+    filled: dict[str, Any] = {
+        "session": of,
+        "at": START,
+        "host": "a.test",
+        "sent_bytes": 1,
+        "received_bytes": 2,
+    }
+    return Traffic(**filled | rest)

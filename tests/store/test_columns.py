@@ -23,7 +23,9 @@ from torpor.store import (
 )
 from torpor.store.columns import Document, Id, Moment, StatusWord, Words
 from torpor.store.records import (
+    EgressEntry,
     Event,
+    Flow,
     HostRow,
     Operation,
     Sample,
@@ -31,6 +33,7 @@ from torpor.store.records import (
     Snapshot,
     Status,
     Token,
+    Traffic,
 )
 
 HERE = dialect()
@@ -131,6 +134,9 @@ def test_a_status_that_nobody_knows_is_refused() -> None:
         (Token, tables.tokens),
         (Sample, tables.samples),
         (HostRow, tables.hosts),
+        (EgressEntry, tables.egress_log),
+        (Flow, tables.flows),
+        (Traffic, tables.traffic),
     ],
 )
 def test_each_field_has_its_column(record: Any, table: Table) -> None:
@@ -159,8 +165,10 @@ async def test_each_record_comes_back_as_it_was(database: Database) -> None:
         last_event_at=made.later(0.000001),
         defaults={"user": None, "env": {}},
         host="h",
+        egress={"allow": [{"host": "b.test"}, {"host": "a.test"}]},
+        names='{"b.test":"198.18.1.1"}',
     )
-    child = made.session("child", parent=session.id)
+    child = made.session("child", parent=session.id, egress="none")
     snapshot = made.snapshot(
         "s1",
         session.id,

@@ -8,7 +8,19 @@ import pytest
 
 from tests.postgres import Cluster
 from tests.store import made
-from torpor.store import Database, copying, events, hosts, offline, operations, samples, sessions
+from torpor.store import (
+    Database,
+    copying,
+    egress_log,
+    events,
+    flows,
+    hosts,
+    offline,
+    operations,
+    samples,
+    sessions,
+    traffic,
+)
 from torpor.store import snapshots as snapshots_table
 from torpor.store.errors import HostHeldError, MissingError, NotEmptyError, UrlError
 from torpor.store.records import Status
@@ -49,6 +61,9 @@ async def fill(url: str) -> None:
         for number in range(25):
             await events.append(conn, made.event(f"e{number:02}", session="a", data={"n": number}))
             await samples.append(conn, [made.sample("z", at=made.later(number))])
+            await egress_log.append(conn, [made.entry(f"l{number:02}", "z", secrets=("s",))])
+            await traffic.append(conn, [made.traffic("z", host=f"{number}.test")])
+            await flows.insert(conn, [made.flow("a", name=f"{number}.test", inspected=True)])
         await snapshots_table.insert(conn, made.snapshot("s1", "a", durable=True))
         await operations.insert(conn, made.operation("o1", key="k", plan={"b": 1, "a": None}))
         claim = hosts.Claim("h", "here", None, "1", "place", "server")

@@ -30,6 +30,7 @@ LONGEST_PAGE = 1000
 PAGE = 500
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}", re.IGNORECASE | re.ASCII)
 PRIVATE: Mapping[str, Collection[str]] = {
+    "egress.no_network": ("reason",),
     "exec.started": ("argv",),
     "operation.failed": ("error",),
     "server.reconciled": ("sessions",),

@@ -23,6 +23,7 @@ async def get_host(service: Service, caller: Asker) -> HostBody:
         why=facts.why if shown else None,
         qemu=facts.qemu,
         jail_missing=list(facts.jail_missing) if shown else None,
+        wall_missing=facts.wall_missing if shown else None,
         memory_bytes=facts.memory,
         free_memory_bytes=facts.free_memory,
         promised_free_bytes=service.free_memory(),

@@ -96,8 +96,13 @@ async def get_samples(
     service: Service, session_id: SessionId, since: Moment = None, until: Moment = None
 ) -> Samples:
     """Torpor: show what a session used, moment by moment; `since` and `until` bound the time."""
-    for name, moment in (("since", since), ("until", until)):
-        if moment is not None and moment.tzinfo is None:
-            raise RefusedError(invalid([f"query parameter {name!r} has no zone; write a Z"]))
+    check_zones(since=since, until=until)
     found = await service.samples(session_id, since, until)
     return Samples(samples=[SampleBody.of(each) for each in found])
+
+
+def check_zones(**moments: datetime | None) -> None:
+    """Raise :exc:`RefusedError` for a time of which nobody knows where it is meant."""
+    for name, moment in moments.items():
+        if moment is not None and moment.tzinfo is None:
+            raise RefusedError(invalid([f"query parameter {name!r} has no zone; write a Z"]))

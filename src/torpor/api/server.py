@@ -203,6 +203,8 @@ async def _open_behind(
             sample_seconds=settings.sample_seconds,
             samples_days=settings.samples_keep_days,
             events_days=settings.events_keep_days,
+            egress_log_days=settings.egress_log_keep_days,
+            flows_days=settings.flows_keep_days,
         ),
         transfers=TransferLimits(
             places.home / "transfers",

@@ -26,6 +26,7 @@ from torpor.api.schemas.sessions import (
 )
 from torpor.api.wiring import Asker, ByDevice, Found, Idempotency, Service, SessionId
 from torpor.sessions import FailedError, NewSession, Sessions
+from torpor.sessions.egress_policy import shown as shown_egress
 from torpor.sessions.manifests import warnings_of
 from torpor.store import Page, SessionQuery
 from torpor.store.records import Session, Status
@@ -86,6 +87,7 @@ def session_body(
         env=record.env if shown else None,
         labels=record.labels,
         metadata=record.metadata,
+        egress=shown_egress(record.egress),
         boot_id=record.boot_id,
         failure=record.failure if shown else None,
         recoverable=recoverable,
@@ -175,6 +177,7 @@ async def create_session(
     request.state.session = made.id
     if wait is not None:
         made = await _ready(service, made)
+    warnings += service.egress.notes(made)
     shown = session_body(made, caller, warnings=warnings, operation=service.doing(made.id))
     return OneSession(session=shown)
 
@@ -309,16 +312,19 @@ async def get_session(service: Service, record: Found, caller: Asker) -> OneSess
 
 @routes.patch(
     SESSION,
-    responses=errors(400, 404, 409, 415),
+    responses=errors(400, 404, 409, 415, 503),
     summary="Change a session",
 )
 @needs(Permission.USE)
 async def update_session(
     service: Service, session_id: SessionId, caller: Asker, body: SessionChanges
 ) -> OneSession:
-    """Change what a session is called, carries, or when it pauses by itself."""
+    """Change what a session is called, carries, may reach, or when it pauses by itself."""
     record = await service.update(session_id, caller.actor, body.changes())
-    return OneSession(session=await full_body(service, record, caller))
+    shown = await full_body(service, record, caller)
+    if body.egress is not None:
+        shown.warnings = list(service.egress.notes(record)) or None
+    return OneSession(session=shown)
 
 
 @routes.delete(SESSION, status_code=204, responses=errors(404, 409), summary="Destroy a session")

@@ -7,6 +7,8 @@ import typer
 from torpor.cli import backup, checkpoints, command, file, log, port, service, session
 from torpor.cli.config import app as config
 from torpor.cli.database import app as database
+from torpor.cli.egress import app as egress
+from torpor.cli.egress import flows_app as flows
 from torpor.cli.image import app as image
 from torpor.cli.lab import app as lab
 from torpor.cli.running import run, working_places
@@ -30,6 +32,8 @@ app.add_typer(config, name="config", rich_help_panel=SESSIONS)
 app.add_typer(template, name="template", rich_help_panel=SESSIONS)
 app.add_typer(workspace, name="workspace", rich_help_panel=SESSIONS)
 app.add_typer(secret, name="secret", rich_help_panel=SESSIONS)
+app.add_typer(egress, name="egress", rich_help_panel=SESSIONS)
+app.add_typer(flows)
 app.add_typer(database, name="database", rich_help_panel=HOST)
 app.add_typer(image, name="image", rich_help_panel=HOST)
 app.add_typer(lab, name="lab", rich_help_panel=HOST)

@@ -13,7 +13,8 @@ from torpor.cli.app import app
 COMMANDS = (
     "serve", "status", "token", "create", "list", "show", "config", "exec", "shell", "cp", "ls",
     "port-forward", "preview", "pause", "resume", "checkpoint", "checkpoints", "fork", "rollback",
-    "tree", "rm", "template", "workspace", "secret", "logs", "backup", "restore", "database",
+    "tree", "rm", "template", "workspace", "secret", "egress", "flows", "logs", "backup", "restore",
+    "database",
 )  # fmt: skip
 EVERYWHERE = frozenset({"--host", "--output", "--help"})
 

@@ -132,6 +132,12 @@ def serve(
     ] = None,
     samples_keep_days: Annotated[int | None, typer.Option(help="How long that is kept.")] = None,
     events_keep_days: Annotated[int | None, typer.Option(help="How long events are kept.")] = None,
+    egress_log_keep_days: Annotated[
+        int | None, typer.Option(help="How long decisions about connections are kept.")
+    ] = None,
+    flows_keep_days: Annotated[
+        int | None, typer.Option(help="How long it is kept where data of sessions went.")
+    ] = None,
     rate_limit_per_second: Annotated[
         int | None, typer.Option(help="Requests a second that a token may make in the long run.")
     ] = None,

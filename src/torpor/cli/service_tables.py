@@ -36,6 +36,7 @@ def status_table(found: Status) -> Table:
         ("host", f"{host.name}, QEMU {host.qemu}"),
         ("accelerator", f"{host.accelerator}: {host.why}" if host.why else host.accelerator),
         ("jail", _jail(host.jail_missing)),
+        ("network", Text(f"none: {host.wall_missing}", "yellow") if host.wall_missing else ""),
         ("sessions", sessions if sessions.plain else "none"),
         ("memory", f"{size(host.free_memory_bytes)} of {size(host.memory_bytes)} free"),
         (

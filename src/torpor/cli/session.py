@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torpor.cli import watching
+from torpor.cli.egress import policy_of
 from torpor.cli.harmless import complain
 from torpor.cli.pages import first
 from torpor.cli.server import (
@@ -75,6 +76,19 @@ def create(
     persistent_workspace: Annotated[
         bool, typer.Option("--persistent-workspace", help="Make a workspace for it.")
     ] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow",
+            metavar="HOST",
+            help="It may reach this host, and nothing that is not said so; say it again for more.",
+        ),
+    ] = None,
+    preset: Annotated[
+        list[str] | None,
+        typer.Option("--preset", metavar="NAME", help="The same for a preset, as packages."),
+    ] = None,
+    no_network: Annotated[bool, typer.Option("--no-network", help="It may reach nothing.")] = False,
     config: Annotated[
         str | None,
         typer.Option(metavar="CONFIG", help="Make it as this configuration says."),
@@ -102,7 +116,10 @@ def create(
         raise typer.BadParameter("say --image, or --template", param_hint="--template")
     begun = time.monotonic()
     rest = image or size or env or label or keep_warm or idle_timeout is not None
-    rest = rest or persistent_workspace
+    egress = "none" if no_network else policy_of(allow, preset, None)
+    rest = rest or persistent_workspace or egress is not None
+    if no_network and (allow or preset):
+        raise typer.BadParameter("say what it may reach, or nothing", param_hint="--no-network")
     if config is not None and (rest or file):
         raise typer.BadParameter(
             "the configuration says all but the name and the workspace", param_hint="--config"
@@ -127,6 +144,7 @@ def create(
             keep_warm=keep_warm or None,
             workspace=workspace,
             persistent_workspace=persistent_workspace or None,
+            egress=egress,
         )
 
     def work(client: "api.Client") -> tuple["api.Session", float]:

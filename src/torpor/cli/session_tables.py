@@ -124,6 +124,7 @@ def session_table(found: "api.Session") -> RenderableType:
         ("template", found.template or ""),
         ("size", found.size),
         ("workspace", found.workspace or ""),
+        ("may reach", _reach(found.egress)),
         ("generation", str(found.generation)),
         ("created", when(found.created_at)),
         ("last event", when(found.last_event_at)),
@@ -140,6 +141,15 @@ def session_table(found: "api.Session") -> RenderableType:
         if value:
             table.add_row(Text(name, "dim"), value if isinstance(value, Text) else Text(value))
     return Group(table, *_recoverable(found)) if found.status == "FAILED" else table
+
+
+def _reach(egress: "str | Mapping[str, Any]") -> str:
+    if not isinstance(egress, Mapping):
+        return {"unrestricted": "all that is public", "none": "nothing"}.get(egress, egress)
+    named = [clear(each.get("host", "")) for each in egress.get("allow", ())]
+    named += [f"preset {clear(each)}" for each in egress.get("presets", ())]
+    more = f", and {len(named) - 10} more" if len(named) > 10 else ""
+    return (", ".join(named[:10]) + more) or "all that is public, with exceptions"
 
 
 def _recoverable(found: "api.Session") -> Iterator[RenderableType]:
@@ -254,7 +264,7 @@ def event_line(event: "api.Event", *, named: str = "") -> Text:
     for name, value in event.data.items():
         if value not in (None, "", [], {}):
             line.append(f"  {name}=", "dim")
-            line.append(_clear(value))
+            line.append(clear(value))
     if event.actor:
         line.append(f"  by {event.actor}", "dim")
     return line
@@ -264,8 +274,8 @@ def _event_style(kind: str) -> str:
     return "red" if "fail" in kind or "lost" in kind else "cyan"
 
 
-def _clear(value: object) -> str:
-    # What a machine says goes to a terminal here: nothing in it may be more than text.
+def clear(value: object) -> str:
+    """Return what a machine has said as text that a terminal takes for nothing more."""
     text = value if isinstance(value, str) else str(plain(value))
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
@@ -305,7 +315,7 @@ def _node(node: "api.Node", session: "api.Session") -> Text:
     text.append(f"  {node.kind}", "cyan")
     text.append(f"  {node.checkpoint or node.snapshot}")
     if node.label:
-        text.append(f"  {_clear(node.label)}", "green")
+        text.append(f"  {clear(node.label)}", "green")
     text.append(f"  {ago(node.created_at)} ago, {size(node.stored_bytes)}", "dim")
     if node.status != "READY":
         text.append(f"  {node.status.lower()}", "red")
@@ -330,12 +340,12 @@ def print_files(entries: Sequence["api.FileEntry"]) -> None:
         table.add_column(justify=justify, no_wrap=True)
     table.add_column(overflow="fold")
     for entry in entries:
-        found, name = entry.status, Text(_clear(entry.path))
+        found, name = entry.status, Text(clear(entry.path))
         if found is None:
             table.add_row("?", "", "", "", name.append(f"  {entry.error}", "red"))
             continue
         if found.target is not None:
-            name.append(f" -> {_clear(found.target)}", "dim")
+            name.append(f" -> {clear(found.target)}", "dim")
         elif found.type == "directory":
             name.stylize("bold blue")
         if entry.sha256 is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torpor.client.client import Client
 from torpor.client.config_records import Config
+from torpor.client.egress_records import Decision, Egress, Flow
 from torpor.client.errors import (
     AnswerError,
     ApiError,
@@ -83,13 +84,16 @@ __all__ = [
     "ClientError",
     "Config",
     "ConflictError",
+    "Decision",
     "Disconnected",
+    "Egress",
     "Event",
     "Exec",
     "Exit",
     "FileChange",
     "FileEntry",
     "FileStatus",
+    "Flow",
     "ForbiddenError",
     "ForkFailure",
     "Forked",

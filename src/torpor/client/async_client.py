@@ -13,6 +13,7 @@ from torpor.client import transport
 from torpor.client.call import Answer, Call
 from torpor.client.calls import (
     configs,
+    egress,
     execs,
     files,
     previews,
@@ -24,8 +25,9 @@ from torpor.client.calls import (
     transfers,
     workspaces,
 )
+from torpor.client.egress_records import Decision
 from torpor.client.errors import ClientError, UnreachableError, api_error
-from torpor.client.following import Following, change_of
+from torpor.client.following import Followed, Following, FollowingDecisions, change_of
 from torpor.client.machine_records import FileChange
 from torpor.client.methods import async_method, async_pieces_method
 from torpor.client.records import Event
@@ -144,6 +146,12 @@ class AsyncClient:
     list_previews = async_method(previews.list_previews)
     revoke_preview = async_method(previews.revoke_preview)
 
+    get_egress = async_method(egress.get_egress)
+    set_egress = async_method(egress.set_egress)
+    change_egress = async_method(egress.change_egress)
+    list_decisions = async_method(egress.list_decisions)
+    list_flows = async_method(egress.list_flows)
+
     list_sizes = async_method(service.list_sizes)
     get_host = async_method(service.get_host)
     who_am_i = async_method(service.who_am_i)
@@ -176,7 +184,7 @@ class AsyncClient:
 
         return AsyncPortStream(self.target, session, port)
 
-    async def events(
+    def events(
         self,
         session: str | None = None,
         *,
@@ -191,7 +199,26 @@ class AsyncClient:
         If the connection is lost it is looked for again for ``patience`` seconds (for ever if
         None); no event is left out, and none comes twice.
         """
-        following = Following(session, after, follow=follow)
+        return self._followed(Following(session, after, follow=follow), follow, patience)
+
+    def decisions(
+        self,
+        session: str,
+        *,
+        after: str | None = None,
+        allowed: bool | None = None,
+        host: str | None = None,
+        patience: float | None = 60.0,
+    ) -> AsyncGenerator[Decision, None]:
+        """Yield the decisions about connections of a session that came after the one with the id
+        ``after``, and those that are to come, up to its end: only what was ``allowed``, or was not,
+        and only of one ``host``. If ``after`` is not given, they begin with the newest 100. For
+        ``patience`` see :meth:`events`."""
+        return self._followed(FollowingDecisions(session, after, allowed, host), True, patience)
+
+    async def _followed(
+        self, following: Followed[T], follow: bool, patience: float | None
+    ) -> AsyncGenerator[T, None]:
         outage = Outage(patience)
         while True:
             try:
@@ -199,8 +226,8 @@ class AsyncClient:
                 async with aclosing(self.pieces(call, silence=transport.IDLE_SECONDS)) as pieces:
                     async for piece in pieces:
                         outage.found()
-                        for event in following.take(piece):
-                            yield event
+                        for each in following.take(piece):
+                            yield each
                 if not follow or following.over:
                     return
                 raise UnreachableError(self.target.url, "it was closed", sent=True)

@@ -11,6 +11,7 @@ from torpor.client import transport
 from torpor.client.call import Answer, Call
 from torpor.client.calls import (
     configs,
+    egress,
     execs,
     files,
     previews,
@@ -22,8 +23,9 @@ from torpor.client.calls import (
     transfers,
     workspaces,
 )
+from torpor.client.egress_records import Decision
 from torpor.client.errors import ClientError, UnreachableError, api_error
-from torpor.client.following import Following, change_of
+from torpor.client.following import Followed, Following, FollowingDecisions, change_of
 from torpor.client.machine_records import FileChange
 from torpor.client.methods import method, pieces_method
 from torpor.client.records import Event
@@ -142,6 +144,12 @@ class Client:
     list_previews = method(previews.list_previews)
     revoke_preview = method(previews.revoke_preview)
 
+    get_egress = method(egress.get_egress)
+    set_egress = method(egress.set_egress)
+    change_egress = method(egress.change_egress)
+    list_decisions = method(egress.list_decisions)
+    list_flows = method(egress.list_flows)
+
     list_sizes = method(service.list_sizes)
     get_host = method(service.get_host)
     who_am_i = method(service.who_am_i)
@@ -189,7 +197,26 @@ class Client:
         If the connection is lost it is looked for again for ``patience`` seconds (for ever if
         None); no event is left out, and none comes twice.
         """
-        following = Following(session, after, follow=follow)
+        return self._followed(Following(session, after, follow=follow), follow, patience)
+
+    def decisions(
+        self,
+        session: str,
+        *,
+        after: str | None = None,
+        allowed: bool | None = None,
+        host: str | None = None,
+        patience: float | None = 60.0,
+    ) -> Generator[Decision, None, None]:
+        """Yield the decisions about connections of a session that came after the one with the id
+        ``after``, and those that are to come, up to its end: only what was ``allowed``, or was not,
+        and only of one ``host``. If ``after`` is not given, they begin with the newest 100. For
+        ``patience`` see :meth:`events`."""
+        return self._followed(FollowingDecisions(session, after, allowed, host), True, patience)
+
+    def _followed(
+        self, following: Followed[T], follow: bool, patience: float | None
+    ) -> Generator[T, None, None]:
         outage = Outage(patience)
         while True:
             try:

@@ -1,9 +1,11 @@
 """Following events: which one was the newest, and how to ask for those after it."""
 
 from collections.abc import Iterator
+from typing import Protocol, TypeVar
 
 from torpor.client import fields
 from torpor.client.call import Call, nothing, path, query
+from torpor.client.egress_records import Decision, decision
 from torpor.client.errors import ApiError, told_error
 from torpor.client.fields import Said
 from torpor.client.machine_records import FileChange, file_change
@@ -13,6 +15,24 @@ from torpor.client.sse import Frame, Frames
 LAST = "session.destroyed"
 """The type of the last event that a session has."""
 DESTROYED = "SESSION_STATUS_DESTROYED"
+END = "stream.end"
+"""The type of the last frame of a stream that is over."""
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Followed(Protocol[T_co]):
+    """What is followed over as many connections as it takes. ``over`` says that there will be no
+    more."""
+
+    over: bool
+
+    def call(self) -> Call[None]:
+        """Return the call for what comes after the newest that was had."""
+
+    def take(self, piece: bytes) -> Iterator[T_co]:
+        """Yield what is complete with this piece, each once."""
 
 
 class Following:
@@ -54,6 +74,43 @@ class Following:
             self.cursor = frame.id
             self.over = self.over or (self._one and found.type == LAST)
             yield found
+
+
+class FollowingDecisions:
+    """One reader of the decisions about a session; the same for these."""
+
+    def __init__(
+        self, session: str, after: str | None, allowed: bool | None, host: str | None
+    ) -> None:
+        self._path = path("sessions", session, "egress", "decisions", "stream")
+        self._allowed = None if allowed is None else str(allowed).lower()
+        self._host = host
+        self.over = False
+        self.cursor = after
+        self._frames = Frames()
+
+    def call(self) -> Call[None]:
+        """Return the call for what comes after the cursor."""
+        self._frames = Frames()
+        return Call(
+            "GET",
+            self._path,
+            nothing,
+            query=query(cursor=self.cursor, allowed=self._allowed, host=self._host),
+            headers={"accept": "text/event-stream"},
+        )
+
+    def take(self, piece: bytes) -> Iterator[Decision]:
+        """Yield the decisions that are complete with this piece, each once."""
+        for frame in self._frames.feed(piece):
+            said = frame.document()
+            if frame.type == "error":
+                raise _error(said)
+            self.over = self.over or frame.type == END
+            if not frame.id or (self.cursor is not None and frame.id <= self.cursor):
+                continue
+            self.cursor = frame.id
+            yield decision(said)
 
 
 def change_of(frame: Frame) -> FileChange:

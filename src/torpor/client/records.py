@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from torpor.client import fields
+from torpor.client.egress_records import Policy, policy
 from torpor.client.errors import ApiError, told_error
 from torpor.client.fields import Said
 
@@ -79,6 +80,8 @@ class Session:
     """The id of the configuration that it was made of."""
     workspace: str | None = None
     """The id of the workspace that it has."""
+    egress: Policy = "unrestricted"
+    """What its machine may reach."""
 
 
 def session(said: Said) -> Session:
@@ -113,6 +116,7 @@ def session(said: Said) -> Session:
         warnings=fields.texts(said, "warnings"),
         config=fields.perhaps_text(said, "config_id"),
         workspace=fields.perhaps_text(said, "workspace_id"),
+        egress=policy(said, "egress"),
     )
 
 

@@ -132,6 +132,8 @@ class HostStatus:
     free_disk_bytes: int
     stored_bytes: int
     sessions: Mapping[str, int]
+    wall_missing: str | None = None
+    """Why machines have no network there, if so."""
 
 
 def host_status(said: Said) -> HostStatus:
@@ -150,4 +152,5 @@ def host_status(said: Said) -> HostStatus:
         free_disk_bytes=fields.number(said, "free_disk_bytes"),
         stored_bytes=fields.number(said, "stored_bytes"),
         sessions={name: fields.number(counts, name) for name in counts},
+        wall_missing=fields.perhaps_text(said, "wall_missing"),
     )

@@ -77,10 +77,13 @@ class Walls(Generic[L]):
         judge: Judge,
         names: Names,
         limits: Limits = Limits(),  # noqa: B008
+        session: str | None = None,
     ) -> L:
         """Put up the wall of a machine that is about to run, and return the link on which it is to
-        be started. Raises :exc:`LinkError`; :exc:`NetworkError` if there is one."""
-        return await self._stand(key, self._links.take(), judge, names, limits)
+        be started. ``session`` is whose it is, for the services of its own; ``key`` if left out: a
+        session may have two machines for a moment. Raises :exc:`LinkError`; :exc:`NetworkError` if
+        there is one."""
+        return await self._stand(key, self._links.take(), judge, names, limits, session or key)
 
     async def adopt(
         self,
@@ -89,10 +92,12 @@ class Walls(Generic[L]):
         judge: Judge,
         names: Names,
         limits: Limits = Limits(),  # noqa: B008
+        session: str | None = None,
     ) -> L:
         """Put up the wall of a machine that runs already, in the process ``pid``, and that an
         earlier program has left. Raises as :meth:`open`."""
-        return await self._stand(key, self._links.rebuilt(pid), judge, names, limits)
+        taking = self._links.rebuilt(pid)
+        return await self._stand(key, taking, judge, names, limits, session or key)
 
     async def policy(self, key: str, judge: Judge, limits: Limits | None = None) -> int:
         """See :meth:`Guard.policy`. Raises KeyError."""
@@ -130,14 +135,20 @@ class Walls(Generic[L]):
         await asyncio.gather(*(self.close(key) for key in list(self._walls)))
 
     async def _stand(
-        self, key: str, taking: Awaitable[L], judge: Judge, names: Names, limits: Limits
+        self,
+        key: str,
+        taking: Awaitable[L],
+        judge: Judge,
+        names: Names,
+        limits: Limits,
+        session: str,
     ) -> L:
         link = await taking
         if key in self._walls:
             await asyncio.to_thread(link.close)
             raise NetworkError(f"There is a wall of {key} already.", state="It stands.")
         guard = Guard(
-            key,
+            session,
             link.ends,
             judge,
             names,

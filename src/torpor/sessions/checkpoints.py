@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
+from torpor.sessions.egress_log import EgressLog
 from torpor.sessions.errors import ConflictError, InvalidError, NotFoundError, failed
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost
@@ -36,6 +37,7 @@ class Checkpoints:
         snapshots: Snapshots,
         lives: Lives,
         standing: Standing,
+        egress_log: EgressLog,
     ) -> None:
         self._database = database
         self._host = host
@@ -44,6 +46,7 @@ class Checkpoints:
         self._snapshots = snapshots
         self._lives = lives
         self._standing = standing
+        self._egress_log = egress_log
 
     async def make(
         self, session: str, by: Actor, *, label: str, durable: bool, key: Key | None
@@ -86,8 +89,28 @@ class Checkpoints:
         if session.status is Status.PAUSED:
             return await self._mark(session, by, kind, label, key, checkpoint, also)
         check_runs(session, "frozen")
-        assert session.machine is not None
         snapshot = new_id()
+        with self._egress_log.cutting(session.id):
+            row = await self._freeze(
+                session, snapshot, checkpoint, by, kind, label, key, children, also
+            )
+        self._events.tell(session.id)
+        self._snapshots.settle(snapshot, session.snapshot)
+        return row
+
+    async def _freeze(
+        self,
+        session: Session,
+        snapshot: str,
+        checkpoint: str,
+        by: Actor,
+        kind: SnapshotKind,
+        label: str,
+        key: Key | None,
+        children: int,
+        also: Also | None,
+    ) -> Snapshot:
+        assert session.machine is not None
         async with self._operations.noted(
             "checkpoint", by, session.id, key,
             snapshot=snapshot, checkpoint=checkpoint, label=label, snapshot_kind=kind,
@@ -111,14 +134,11 @@ class Checkpoints:
                 return row
 
             try:
-                row = await self._operations.written(write, noted)
+                return await self._operations.written(write, noted)
             except (ConflictError, KeyUsedError):
                 also = None
                 await self._operations.written(write, noted)
                 raise
-        self._events.tell(session.id)
-        self._snapshots.settle(snapshot, session.snapshot)
-        return row
 
     async def note(
         self, conn: Transaction, session: Session, snapshot: str, by: Actor, plan: dict[str, str]

@@ -5,10 +5,12 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from torpor.images import ImageError
 from torpor.sessions.attachments import Attachments
 from torpor.sessions.configs import Configs
+from torpor.sessions.egress_policy import check_wall, normal, wall_of
 from torpor.sessions.errors import ConflictError, InvalidError, SessionError
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost, StartEvent
@@ -80,9 +82,11 @@ class Creation:
     async def create(self, new: NewSession, by: Actor, key: Key | None) -> Session:
         """Note a new session, and begin to start it. Raises :exc:`InvalidError`,
         :exc:`NotFoundError` if its configuration, its template or its workspace is gone,
-        :exc:`ConflictError` if its name is taken, nothing of its template was built, or another
-        session has its workspace, :exc:`NoRoomError`."""
+        :exc:`ConflictError` if its name is taken, nothing of its template was built, another
+        session has its workspace, or no machine can be kept to its policy here,
+        :exc:`NoRoomError`."""
         check_new(new)
+        check_wall(self._host, normal(new.egress))
         if new.template is None:
             self._check_image(new.image or self._defaults.image)
         return await self._operations.once(
@@ -116,6 +120,7 @@ class Creation:
             idle_timeout=new.idle_timeout,
             keep_warm=new.keep_warm,
             host=self._me,
+            egress=normal(new.egress),
         )
         self._room.take(session.id, None)
         try:
@@ -133,7 +138,11 @@ class Creation:
                 await insert_named(conn, session)
                 session = await self._attachments.claim(conn, new, session, by)
                 await operations_table.insert(conn, operation)
-                more = {} if session.workspace is None else {"workspace_id": session.workspace}
+                more: dict[str, Any] = {}
+                if session.workspace is not None:
+                    more["workspace_id"] = session.workspace
+                if session.egress is not None:
+                    more["egress"] = session.egress
                 await self._events.append(
                     conn, "session.created", session.id, by, name=session.name,
                     image=session.image, size=session.size, config_id=config, **more,
@@ -231,10 +240,11 @@ class Creation:
                 await self._templates.ensure(session.image, report)
             found = await self._host.image_start(session.image, session.size, report)
             snapshot, defaults = found.snapshot, found.defaults
+        starting = replace(session, defaults=defaults)  # its image may have rules of its own
         await self._attachments.prepare(session)
         async with self._starting:
             running = await self._host.start(
-                snapshot, noted.labels, event, session.name, disk=session.workspace
+                snapshot, noted.labels, event, session.name, session.workspace, wall_of(starting)
             )
         await self._standing.started(
             session, running, noted, by, "session.ready", defaults=defaults

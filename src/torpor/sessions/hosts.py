@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from torpor.images.references import Reference
+from torpor.network.decisions import Decision
 from torpor.vm import GuestAgent, Statistics
 from torpor.vm.usage import Usage
 
@@ -40,21 +41,52 @@ class Built:
 
 
 @dataclass(frozen=True)
+class Wall:
+    """What a machine may reach: the policy ``egress`` in its normal form, None for all that is
+    public. ``names`` are what the wall had written down of the session before, None if nothing;
+    ``packages`` are the rules that the preset of this name stands for in the session's image."""
+
+    egress: str | dict[str, Any] | None = None
+    names: str | None = None
+    packages: tuple[str, ...] = ()
+
+
+PUBLIC = Wall()
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a ``session`` had to do with a ``host`` (a name, or an address) since its ``wall`` was
+    built: numbers that only grow. A wall may stand longer than a ``machine`` behind it, and there
+    may be none at the moment. An empty host is many that are counted together."""
+
+    session: str
+    wall: str
+    machine: str | None
+    host: str
+    connections: int
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True)
 class Running:
-    """A machine that runs. ``not_mounted`` is why its disk could not be mounted, or None."""
+    """A machine that runs. ``not_mounted`` is why its disk could not be mounted, ``no_network`` why
+    it has no network, or None."""
 
     id: str
     boot_id: str
     snapshot: str | None
     labels: Mapping[str, str]
     not_mounted: str | None = None
+    no_network: str | None = None
 
 
 @dataclass(frozen=True)
 class Kept:
     """A snapshot that the host has. ``memory`` says whether it can be thawed, and is not of files
     alone. ``disk`` is the disk that it was taken with; None too if that was a machine's own
-    copy."""
+    copy. ``names`` are what the wall wrote down when it was taken; not known later."""
 
     id: str
     labels: Mapping[str, str]
@@ -63,6 +95,7 @@ class Kept:
     durable: bool
     memory: bool
     disk: str | None = None
+    names: str | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +140,8 @@ class Inventory:
 @dataclass(frozen=True)
 class Facts:
     """What a host is and what it has, in words and bytes. ``jail_missing`` are the parts of the
-    jail that it does not allow, each with the reason."""
+    jail that it does not allow, each with the reason. ``wall_missing`` is why it can build no wall,
+    so that machines have no network; None if it can."""
 
     name: str
     accelerator: str
@@ -118,6 +152,7 @@ class Facts:
     free_memory: int
     free_disk: int
     stored: int
+    wall_missing: str | None = None
 
 
 class MachineHost(Protocol):
@@ -152,14 +187,37 @@ class MachineHost(Protocol):
         event: StartEvent,
         hostname: str | None = None,
         disk: str | None = None,
+        wall: Wall = PUBLIC,
     ) -> Running:
         """Start a machine from a snapshot; with ``hostname`` as a new one, with an identity of its
-        own. A snapshot of files alone is booted.
+        own. A snapshot of files alone is booted. What it may reach is decided by ``wall`` from its
+        first packet on.
 
         ``disk`` is the disk that the machine is to have, mounted before anything of the user's
         runs. A snapshot that was taken with a disk is always started with that as it was then: with
         the same ``disk``, which holds that from then on, or without, as a copy of the machine's
         own."""
+
+    def check_wall(self, egress: str | dict[str, Any] | None) -> str | None:
+        """Raise :exc:`torpor.vm.HostError` if no machine can be kept to a policy here. Return what
+        is to be known of one that has it, in words, None if it is all as it should be."""
+
+    async def set_wall(self, machine: str, wall: Wall) -> int:
+        """Have a machine be kept to another policy from now on, and return how many connections
+        that has cut. Of a machine that an earlier program has left nothing comes out until this
+        was called. ``names`` count only then."""
+
+    def names(self, machine: str) -> str | None:
+        """Return what the wall has written down of a machine and needs again when its session goes
+        on, None if there is nothing."""
+
+    def traffic(self) -> Sequence[Counted]:
+        """Return what all machines have sent and received, wall by wall and host by host. A wall
+        that stands no longer is in it once more, and then not again."""
+
+    def on_decision(self, call: Callable[[str, Decision], None]) -> None:
+        """Call ``call`` with each decision of the wall from now on, and the session that it is
+        about. It must not take long."""
 
     async def make_disk(self, disk: str, size_bytes: int) -> DiskState:
         """Make a disk with an empty file system. The same once more changes nothing."""

@@ -8,6 +8,8 @@ transaction with its event. A crash in between leaves a note, from which :mod:`r
 import asyncio
 
 from torpor.sessions.attachments import Attachments
+from torpor.sessions.egress_log import EgressLog
+from torpor.sessions.egress_policy import wall_of
 from torpor.sessions.endings import Endings
 from torpor.sessions.errors import ConflictError, NotFoundError, failed
 from torpor.sessions.events import Events
@@ -49,6 +51,7 @@ class Lifecycle:
         standing: Standing,
         endings: Endings,
         attachments: Attachments,
+        egress_log: EgressLog,
         starting: asyncio.Semaphore,
     ) -> None:
         self._database = database
@@ -62,6 +65,7 @@ class Lifecycle:
         self._standing = standing
         self._endings = endings
         self._attachments = attachments
+        self._egress_log = egress_log
         self._starting = starting
 
     # Pause
@@ -107,6 +111,17 @@ class Lifecycle:
         """Pause a session that runs, in its turn. Raises :exc:`FailedError`."""
         assert session.machine is not None
         snapshot = new_id()
+        with self._egress_log.cutting(session.id):
+            paused = await self._freeze(session, snapshot, by, reason, key)
+        self._room.give_back(session.id)
+        self._events.tell(session.id)
+        self._snapshots.settle(snapshot, session.snapshot)
+        return paused
+
+    async def _freeze(
+        self, session: Session, snapshot: str, by: Actor, reason: str, key: Key | None
+    ) -> Session:
+        assert session.machine is not None
         async with self._operations.noted(
             "pause", by, session.id, key, snapshot=snapshot, reason=reason
         ) as noted:
@@ -122,13 +137,11 @@ class Lifecycle:
             async def write(conn: Transaction) -> Session:
                 row = await self._snapshots.note(conn, session, kept, "pause")
                 await noted.done(conn, snapshot=snapshot)
-                return await self._standing.note_paused(conn, session, row, by, reason)
+                return await self._standing.note_paused(
+                    conn, session, row, by, reason, names=kept.names
+                )
 
-            paused = await self._operations.written(write, noted)
-        self._room.give_back(session.id)
-        self._events.tell(session.id)
-        self._snapshots.settle(snapshot, session.snapshot)
-        return paused
+            return await self._operations.written(write, noted)
 
     # Resume
 
@@ -196,7 +209,9 @@ class Lifecycle:
         """Start a machine for a session that has had one. Raises :exc:`FailedError`."""
         try:
             async with self._starting:
-                return await self._host.start(snapshot, noted.labels, event, disk=session.workspace)
+                return await self._host.start(
+                    snapshot, noted.labels, event, None, session.workspace, wall_of(session)
+                )
         except (VmError, OSError) as error:
             raise failed(
                 error,
@@ -274,6 +289,7 @@ class Lifecycle:
                 for machine in self._machines_of(session):
                     await self._endings.end(machine, session_id)
                 self._room.give_back(session_id)
+                await self._egress_log.flush()  # before the event that ends all streams
                 async with self._database.write() as conn:
                     if left is not None:
                         await self._attachments.left(conn, left, by)

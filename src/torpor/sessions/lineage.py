@@ -11,6 +11,8 @@ from dataclasses import replace
 
 from torpor.sessions.checkpoints import Checkpoints, check_ready
 from torpor.sessions.creation import Creation
+from torpor.sessions.egress_log import EgressLog
+from torpor.sessions.egress_told import CONNECTED
 from torpor.sessions.endings import Endings
 from torpor.sessions.errors import (
     ConflictError,
@@ -21,6 +23,7 @@ from torpor.sessions.errors import (
     error_of,
 )
 from torpor.sessions.events import Events
+from torpor.sessions.hosts import MachineHost
 from torpor.sessions.lifecycle import Lifecycle
 from torpor.sessions.lives import Lives
 from torpor.sessions.model import (
@@ -48,7 +51,7 @@ from torpor.vm import VmError
 
 logger = logging.getLogger("torpor.sessions")
 
-EXTERNAL = frozenset(("port.opened",))
+EXTERNAL = frozenset(("port.opened", CONNECTED))
 """Types of events with which a session reaches beyond its machine."""
 MOST_LISTED = 1000
 
@@ -59,6 +62,7 @@ class Lineage:
     def __init__(
         self,
         database: Database,
+        host: MachineHost,
         events: Events,
         operations: Operations,
         snapshots: Snapshots,
@@ -69,8 +73,10 @@ class Lineage:
         creation: Creation,
         lifecycle: Lifecycle,
         checkpoints: Checkpoints,
+        egress_log: EgressLog,
     ) -> None:
         self._database = database
+        self._host = host
         self._events = events
         self._operations = operations
         self._snapshots = snapshots
@@ -81,6 +87,7 @@ class Lineage:
         self._creation = creation
         self._lifecycle = lifecycle
         self._checkpoints = checkpoints
+        self._egress_log = egress_log
 
     # Fork
 
@@ -120,7 +127,10 @@ class Lineage:
             async def note(conn: Transaction, source: Snapshot) -> None:
                 nonlocal forked, starts
                 self._give_back(children)  # of a transaction that came to nothing
-                children[:] = (self._child(parent, source, each + 1) for each in range(count))
+                # What the wall has written down grows: the newest is good for each older snapshot.
+                names = self._host.names(parent.machine) if parent.machine is not None else None
+                heir = replace(parent, names=parent.names if names is None else names)
+                children[:] = (self._child(heir, source, each + 1) for each in range(count))
                 forked, starts = await self._note_children(conn, parent, source, children, by, key)
 
             try:
@@ -131,6 +141,7 @@ class Lineage:
                     )
                 else:
                     source = check_ready(await self._checkpoints.get(session_id, checkpoint))
+                    await self._egress_log.flush()  # what it was connected to since
                     async with self._database.write() as conn:
                         await note(conn, source)
             except BaseException:
@@ -253,6 +264,7 @@ class Lineage:
                 raise ConflictError(f"Session {session.name} is still being created.")
             await self._standing.check_name_free(session)
             source = check_ready(await self._checkpoints.get(session_id, checkpoint))
+            await self._egress_log.flush()
             not_undone = await self.not_undone(session, source)
             back = await self._parted(session, by)
             if back is not None:

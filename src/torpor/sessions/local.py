@@ -5,14 +5,20 @@ import contextlib
 import os
 import platform
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torpor.images import Maker, maker
 from torpor.images.progress import Step
 from torpor.images.references import Reference
+from torpor.network.decisions import Decision
+from torpor.network.link import Link, Links, Probed, probe
 from torpor.sessions.hosts import (
+    PUBLIC,
     SESSION,
     Built,
+    Counted,
     DiskState,
     End,
     Facts,
@@ -21,9 +27,11 @@ from torpor.sessions.hosts import (
     Running,
     Start,
     StartEvent,
+    Wall,
 )
 from torpor.sessions.local_disks import disk_state, told_as_host_error
 from torpor.sessions.local_images import LocalImages
+from torpor.sessions.local_walls import LocalWalls, Parts
 from torpor.vm import (
     GuestAgent,
     Host,
@@ -47,9 +55,19 @@ from torpor.vm.usage import Usage, outer_threads, take_usage
 class LocalHost:
     """A :class:`torpor.sessions.hosts.MachineHost` in this process."""
 
-    def __init__(self, maker: Maker, host: Host, insecure: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        maker: Maker,
+        host: Host,
+        insecure: Collection[str] = (),
+        parts: Parts | None = None,
+        linked: Probed | None = None,
+    ) -> None:
+        """``linked`` says why no wall can be built, if ``host`` has no links."""
         self._maker = maker
         self._host = host
+        links = host.links if isinstance(host.links, Links) else None
+        self._walls = LocalWalls(links, linked, parts)
         self._images = LocalImages(maker, host, insecure)
         self._vcpus: dict[str, tuple[int, frozenset[int]]] = {}
         """The process of a machine, and its vCPUs' threads."""
@@ -69,10 +87,12 @@ class LocalHost:
         lock: int | None = None,
         insecure: Collection[str] = (),
         authorities: Callable[[], Sequence[Mapping[str, str]]] = tuple,
+        parts: Parts | None = None,
     ) -> "LocalHost":
         """Open the host whose machines are below ``home``, and adopt those that run. ``lock`` is
         the home's, if the caller holds it; ``insecure`` are registries that need not prove who they
-        are; ``authorities`` are those that machines are told to trust when they wake.
+        are; ``authorities`` are those that machines are told to trust when they wake; ``parts``
+        stand behind the walls of its machines.
 
         Raises :exc:`torpor.vm.VmError` and :exc:`torpor.images.ImageError`.
         """
@@ -80,8 +100,9 @@ class LocalHost:
         links = made.links()
         if links is not None:
             links.prepare()  # nor is the first machine to wait for one
+        linked = await probe() if links is None else None
         host = await made.open_host(home, lock=lock, links=links, authorities=authorities)
-        return cls(made, host, insecure)
+        return cls(made, host, insecure, parts, linked)
 
     @property
     def store(self) -> Store:
@@ -89,7 +110,8 @@ class LocalHost:
         return self._host.store
 
     async def close(self) -> None:
-        """Let go of the machines, which run on."""
+        """Let go of the machines, which run on, and reach nothing until they are adopted."""
+        await self._walls.close_all()
         await self._host.close()
 
     # Images
@@ -122,12 +144,28 @@ class LocalHost:
         event: StartEvent,
         hostname: str | None = None,
         disk: str | None = None,
+        wall: Wall = PUBLIC,
     ) -> Running:
+        async with self._walls.opened(labels, wall, snapshot, event) as opened:
+            machine = await self._started(snapshot, labels, event, hostname, disk, opened.link)
+            opened.machine = machine
+        self._follow(machine)
+        return self._running(machine)
+
+    async def _started(
+        self,
+        snapshot: str,
+        labels: Mapping[str, str],
+        event: StartEvent,
+        hostname: str | None,
+        disk: str | None,
+        link: Link | None,
+    ) -> Machine:
         identity = None if hostname is None else Identity.of(hostname)
         manifest = self._host.store.manifest(snapshot)
         if manifest.memory is not None:
-            machine = await self._host.thaw(
-                snapshot, identity, event=event, labels=labels, disk=disk
+            return await self._host.thaw(
+                snapshot, identity, event=event, labels=labels, disk=disk, link=link
             )
         else:
             kernel = self._maker.kernels(manifest.guest)
@@ -137,9 +175,7 @@ class LocalHost:
                     f" {manifest.guest.kernel} to boot, which this host does not have.",
                     state="Nothing was started.",
                 )
-            machine = await self._host.boot_files(snapshot, kernel, identity, labels, disk)
-        self._follow(machine)
-        return _running(machine)
+            return await self._host.boot_files(snapshot, kernel, identity, labels, disk, link)
 
     async def freeze(
         self,
@@ -161,13 +197,14 @@ class LocalHost:
         if stop:
             self._asked.add(machine)
         try:
-            frozen = await self._host.freeze(found, wanted)
+            async with self._walls.frozen(found, snapshot, stop=stop) as names:
+                frozen = await self._host.freeze(found, wanted)
         except MachineDiedError as error:
             self._tell_end(found, error)  # its end came before the freeze
             raise
         finally:
             self._asked.discard(machine)
-        return self._kept(Entry.of(frozen.manifest))
+        return replace(self._kept(Entry.of(frozen.manifest)), names=names())
 
     async def end(self, machine: str) -> None:
         found = self._host.machines.get(machine)
@@ -179,7 +216,18 @@ class LocalHost:
                 self._asked.discard(machine)
 
     def running(self) -> dict[str, Running]:
-        return {key: _running(machine) for key, machine in self._host.machines.items()}
+        return {key: self._running(machine) for key, machine in self._host.machines.items()}
+
+    def _running(self, machine: Machine) -> Running:
+        record = machine.record
+        return Running(
+            machine.id,
+            record.guest_boot_id,
+            record.snapshot,
+            record.labels,
+            machine.not_mounted,
+            machine.no_card or self._walls.why_none(machine),
+        )
 
     async def agent(self, machine: str) -> GuestAgent:
         return await self._machine(machine).attached()
@@ -192,6 +240,23 @@ class LocalHost:
         if found is None:
             raise MachineDiedError(f"There is no machine {machine}.")
         return found
+
+    # What they may reach
+
+    def check_wall(self, egress: str | dict[str, Any] | None) -> str | None:
+        return self._walls.check(egress)
+
+    async def set_wall(self, machine: str, wall: Wall) -> int:
+        return await self._walls.set(self._machine(machine), wall)
+
+    def names(self, machine: str) -> str | None:
+        return self._walls.names(machine)
+
+    def traffic(self) -> list[Counted]:
+        return self._walls.traffic()
+
+    def on_decision(self, call: Callable[[str, Decision], None]) -> None:
+        self._walls.on_decision(call)
 
     # What they use
 
@@ -251,6 +316,7 @@ class LocalHost:
 
     def _ended(self, machine: Machine, why: VmError) -> None:
         self._vcpus.pop(machine.id, None)
+        self._walls.ended(machine.id)
         if machine.id not in self._asked:
             self._tell_end(machine, why)
 
@@ -267,7 +333,7 @@ class LocalHost:
 
     def _rebooted(self, machine: Machine) -> None:
         for call in self._reboot_calls:
-            call(_running(machine))
+            call(self._running(machine))
 
     # Snapshots
 
@@ -322,6 +388,7 @@ class LocalHost:
         await asyncio.to_thread(self._host.store.verify, snapshot)
 
     async def remove(self, snapshot: str) -> None:
+        self._walls.forget(snapshot)
         with contextlib.suppress(SnapshotError):  # it is gone already
             await self._host.remove(snapshot)
 
@@ -343,18 +410,12 @@ class LocalHost:
             why=accelerator.why,
             qemu=".".join(map(str, accelerator.qemu_version)),
             jail_missing=self._maker.jail.missing,
+            wall_missing=self._walls.missing,
             memory=_total_memory(),
             free_memory=self.free_memory(),
             free_disk=disk.f_bavail * disk.f_frsize,
             stored=await asyncio.to_thread(self._host.store.stored_bytes),
         )
-
-
-def _running(machine: Machine) -> Running:
-    record = machine.record
-    return Running(
-        machine.id, record.guest_boot_id, record.snapshot, record.labels, machine.not_mounted
-    )
 
 
 def _total_memory() -> int:

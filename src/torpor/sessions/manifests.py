@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from torpor.sessions.egress_policy import Plain, normal
 from torpor.sessions.errors import InvalidError
 from torpor.sessions.model import ENVELOPE, NewSession
 
@@ -30,13 +31,21 @@ def canonical(new: NewSession) -> dict[str, Any]:
     """Return the canonical form of a manifest. The name is not part of it, nor is the workspace:
     only one session can have it."""
     metadata = _said(labels=dict(new.labels), description=new.description)
+    egress = normal(new.egress)
+    known = _is_known(egress)
     sandbox = _said(
         sizeSlug=new.size,
         template=new.template,
         idleTimeoutSeconds=new.idle_timeout,
         persistentWorkspace=new.persistent_workspace,
+        egress=egress if known else None,
     )
-    own = _said(image=new.image, keepWarm=new.keep_warm, metadata=dict(new.metadata))
+    own = _said(
+        image=new.image,
+        keepWarm=new.keep_warm,
+        metadata=dict(new.metadata),
+        egress=None if known else egress,
+    )
     if new.idle_timeout == 0:  # there 0 is the server's own, here it is never
         own["idleTimeoutSeconds"] = 0
     spec = {
@@ -50,6 +59,13 @@ def canonical(new: NewSession) -> dict[str, Any]:
         **({"metadata": metadata} if metadata else {}),
         "spec": spec,
     }
+
+
+def _is_known(egress: Plain) -> bool:
+    """Return whether DigitalOcean's manifests can say a policy."""
+    if not isinstance(egress, dict):
+        return egress is None
+    return egress.keys() == {"allow"} and all(each.keys() == {"host"} for each in egress["allow"])
 
 
 def _said(**members: Any) -> dict[str, Any]:
@@ -72,6 +88,7 @@ def of_canonical(document: Mapping[str, Any], name: str | None, config: str) -> 
         idle_timeout=own.get("idleTimeoutSeconds", sandbox.get("idleTimeoutSeconds")),
         keep_warm=own.get("keepWarm", False),
         persistent_workspace=sandbox.get("persistentWorkspace", False),
+        egress=own.get("egress", sandbox.get("egress")),
         description=metadata.get("description", ""),
         config=config,
     )

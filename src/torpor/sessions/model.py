@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from torpor.sessions.egress_policy import Plain, normal
 from torpor.sessions.errors import InvalidError, SessionError
 from torpor.store.records import Session, Snapshot
 from torpor.vm import SIZES
@@ -83,6 +84,8 @@ class NewSession:
     config: str | None = None
     description: str = ""
     version: str = FLAT
+    egress: Plain = None
+    """What its machine may reach; None for all that is public."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ class Changes:
     metadata: Mapping[str, Any] | None = None
     idle_timeout: int | None = None
     keep_warm: bool | None = None
+    egress: Plain = None
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,7 @@ def check_new(new: NewSession) -> None:
     check_labels(new.labels)
     check_metadata(new.metadata)
     check_idle_timeout(new.idle_timeout)
+    normal(new.egress)
     if len(new.description) > LONGEST_DESCRIPTION:
         raise InvalidError(
             f"description has {len(new.description)} characters.",
@@ -163,6 +168,7 @@ def check_changes(changes: Changes) -> None:
     if changes.metadata is not None:
         check_metadata(changes.metadata)
     check_idle_timeout(changes.idle_timeout)
+    normal(changes.egress)
 
 
 def check_name(name: str, what: str = "A session") -> None:

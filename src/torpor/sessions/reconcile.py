@@ -13,6 +13,7 @@ from typing import Any
 from torpor.sessions.attachments import Attachments
 from torpor.sessions.checkpoints import Checkpoints
 from torpor.sessions.creation import Creation
+from torpor.sessions.egress import Egress
 from torpor.sessions.endings import Endings
 from torpor.sessions.errors import SessionError
 from torpor.sessions.events import Events
@@ -95,6 +96,7 @@ class Reconciler:
         checkpoints: Checkpoints,
         workspaces: Workspaces,
         attachments: Attachments,
+        egress: Egress,
         me: str | None,
     ) -> None:
         self._database = database
@@ -109,6 +111,7 @@ class Reconciler:
         self._checkpoints = checkpoints
         self._workspaces = workspaces
         self._attachments = attachments
+        self._egress = egress
         self._me = me
         self._report = Report()
 
@@ -129,6 +132,7 @@ class Reconciler:
         async with self._database.read() as conn:
             moving = await sessions_table.with_status(conn, MOVING, self._me)
         new = [each for each in moving if await self._check(each, found.ended)]
+        await self._egress.adopt([each for each in moving if self._standing.runs(each)])
         await self._end_strangers()
         await self._remove_strangers(known, found)
         await self._snapshots.tidy()

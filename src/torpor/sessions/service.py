@@ -11,6 +11,8 @@ from torpor.sessions.attachments import Attachments
 from torpor.sessions.checkpoints import Checkpoints
 from torpor.sessions.configs import Configs
 from torpor.sessions.creation import AT_ONCE, Creation, Defaults
+from torpor.sessions.egress import Egress
+from torpor.sessions.egress_log import EgressLog
 from torpor.sessions.endings import Endings
 from torpor.sessions.errors import ConflictError, SessionError
 from torpor.sessions.events import NEWS, Events
@@ -86,6 +88,7 @@ class Sessions:
         database.on_news(NEWS, self._lives.changed)  # what becomes of it may be told by another
         self._room = Room(host, limits)
         self.events = Events(database)
+        self.egress_log = EgressLog(database, host, self.events)
         operations = Operations(database, self.events, self._tasks, me)
         self._operations = operations
         self._snapshots = Snapshots(database, host, self.events, self._tasks, me)
@@ -99,6 +102,7 @@ class Sessions:
             database, host, self._endings, self.events, self._snapshots, self._room, self._lives,
             self._attachments, me,
         )  # fmt: skip
+        self.egress = Egress(database, host, self.events, self._standing)
         self.configs = Configs(database, self.events, operations)
         self.templates = Templates(
             database, host, self.events, operations, self._tasks, defaults.size, me
@@ -109,14 +113,17 @@ class Sessions:
         )  # fmt: skip
         self._lifecycle = Lifecycle(
             database, host, self.events, operations, self._snapshots, self._room, self._lives,
-            self._tasks, self._standing, self._endings, self._attachments, starting,
+            self._tasks, self._standing, self._endings, self._attachments, self.egress_log,
+            starting,
         )  # fmt: skip
         self._checkpoints = Checkpoints(
-            database, host, self.events, operations, self._snapshots, self._lives, self._standing
-        )
+            database, host, self.events, operations, self._snapshots, self._lives, self._standing,
+            self.egress_log,
+        )  # fmt: skip
         self._lineage = Lineage(
-            database, self.events, operations, self._snapshots, self._room, self._lives,
+            database, host, self.events, operations, self._snapshots, self._room, self._lives,
             self._standing, self._endings, self._creation, self._lifecycle, self._checkpoints,
+            self.egress_log,
         )  # fmt: skip
         self._uses = Uses(
             database, host, self.events, self._lives, self._standing, self._lifecycle, self._tasks
@@ -130,8 +137,8 @@ class Sessions:
         self.secrets = Secrets(database, self.events, self._standing, sealing_key)
         self._watch = Watch(
             database, host, self.events, self._snapshots, self._room, self._lives,
-            self._lifecycle, self.transfers, self._attachments, self._tasks, keeping,
-            defaults.idle_timeout, me,
+            self._lifecycle, self.transfers, self._attachments, self.egress_log, self._tasks,
+            keeping, defaults.idle_timeout, me,
         )  # fmt: skip
         self._watching: asyncio.Task[None] | None = None
         self.report = Report()
@@ -170,7 +177,7 @@ class Sessions:
         reconciler = Reconciler(
             self._database, self._host, self.events, self._snapshots, self._room,
             self._standing, self._endings, self._creation, self._lifecycle, self._checkpoints,
-            self.workspaces, self._attachments, self.me,
+            self.workspaces, self._attachments, self.egress, self.me,
         )  # fmt: skip
         self.report = await reconciler.run()
         await self.transfers.begin()
@@ -196,6 +203,10 @@ class Sessions:
         if freeze:
             await self._freeze_all(enough)
         await self._tasks.close()
+        try:
+            await self.egress_log.flush()
+        except StoreError as error:
+            logger.warning("the last of what the wall decided is lost: %s", error)
 
     async def _freeze_all(self, enough: Callable[[], bool]) -> None:
         async with self._database.read() as conn:
@@ -280,25 +291,31 @@ class Sessions:
         return await self._creation.create(new, by, key)
 
     async def update(self, session: str, by: Actor, changes: Changes) -> Session:
-        """Change what is said of a session. Raises :exc:`InvalidError`, :exc:`ConflictError`."""
+        """Change what is said of a session; a policy holds at once. Raises :exc:`InvalidError`,
+        :exc:`ConflictError`, and :exc:`FailedError` if the policy is kept, and its machine could
+        not be told."""
         check_changes(changes)
         wanted = {
             name: dict(value) if name in ("labels", "metadata") else value
             for name, value in vars(changes).items()
-            if value is not None
+            if value is not None and name != "egress"
         }
         found = await self._standing.own(session)
         if found.status in GONE:
             raise ConflictError(
                 f"Session {found.name} has been destroyed.", state="Nothing was changed."
             )
-        try:
-            async with self._database.write() as conn:
-                changed = await table.update(conn, session, **wanted)
-                await self.events.append(conn, "session.updated", session, by, changes=wanted)
-        except NameTakenError as error:
-            raise name_taken(changes.name or "") from error
-        self.events.tell(session)
+        async with self.egress.changing(changes.egress) as policy:
+            try:
+                async with self._database.write() as conn:
+                    changed = await table.update(conn, session, **wanted, **policy)
+                    told = {**wanted, **policy}
+                    await self.events.append(conn, "session.updated", session, by, changes=told)
+            except NameTakenError as error:
+                raise name_taken(changes.name or "") from error
+            self.events.tell(session)
+            if policy:
+                await self.egress.enforce(changed)
         return changed
 
     async def pause(

@@ -3,9 +3,11 @@ transaction.
 """
 
 import asyncio
+import contextlib
 from typing import Any
 
 from torpor.sessions.attachments import Attachments
+from torpor.sessions.egress_policy import wall_of
 from torpor.sessions.endings import Endings
 from torpor.sessions.errors import ConflictError, DestroyedError, NotFoundError, elsewhere
 from torpor.sessions.events import Events
@@ -19,7 +21,7 @@ from torpor.store import hosts, secrets, sessions
 from torpor.store.database import Database, Transaction
 from torpor.store.errors import NameTakenError
 from torpor.store.records import Session, Snapshot, Status
-from torpor.vm import FreezeError
+from torpor.vm import FreezeError, MachineDiedError
 
 RUNS = (Status.READY, Status.DETACHED)
 GONE = (Status.DESTROYED, Status.DESTROYING)
@@ -107,6 +109,10 @@ class Standing:
                     conn, event, session.id, by, boot_id=running.boot_id,
                     generation=changed.generation, snapshot_id=changed.snapshot,
                 )  # fmt: skip
+                if running.no_network is not None:
+                    await self._events.append(
+                        conn, "egress.no_network", session.id, SYSTEM, reason=running.no_network
+                    )
                 await noted.done(conn, machine=running.id)
         except NameTakenError as error:
             await self._end_unless_noted(session, running)
@@ -114,6 +120,9 @@ class Standing:
         except (Exception, asyncio.CancelledError):
             await self._end_unless_noted(session, running)
             raise
+        if changed.egress != session.egress:  # it was changed while the machine was started
+            with contextlib.suppress(MachineDiedError):  # and that is told elsewhere
+                await self._host.set_wall(running.id, wall_of(changed))
         self._lives.of(session.id).touch()
         self._events.tell(session.id)
         return changed
@@ -134,9 +143,17 @@ class Standing:
             raise name_taken(session.name)
 
     async def note_paused(
-        self, conn: Transaction, session: Session, row: Snapshot, by: Actor, reason: str
+        self,
+        conn: Transaction,
+        session: Session,
+        row: Snapshot,
+        by: Actor,
+        reason: str,
+        *,
+        names: str | None = None,
     ) -> Session:
-        """Write down that a session is paused in a snapshot."""
+        """Write down that a session is paused in a snapshot; ``names`` are what the wall has
+        written down by then, None if that is as before."""
         await self._events.append(
             conn, "session.paused", session.id, by, reason=reason, snapshot_id=row.id,
             generation=row.generation, stored_bytes=row.stored_bytes,
@@ -150,6 +167,7 @@ class Standing:
             generation=row.generation,
             pause_reason=reason,
             failure=None,
+            names=session.names if names is None else names,
         )
 
     async def lost(self, session: Session, end: End) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from torpor.sessions.attachments import Attachments
+from torpor.sessions.egress_log import EgressLog
 from torpor.sessions.errors import SessionError
 from torpor.sessions.events import Events
 from torpor.sessions.hosts import MachineHost
@@ -41,13 +42,16 @@ SAMPLE_LIMIT = 5.0
 
 @dataclass(frozen=True)
 class Keeping:
-    """How often a sample is taken, in seconds, and for how many days samples, events and ended
-    operations (and with them their idempotency keys) are kept."""
+    """How often a sample is taken, in seconds, and for how many days samples, events, ended
+    operations (and with them their idempotency keys), the egress log, and where data went are
+    kept."""
 
     sample_seconds: float = 5.0
     samples_days: int = 30
     events_days: int = 90
     operations_days: int = 7
+    egress_log_days: int = 30
+    flows_days: int = 365
 
 
 class Watch:
@@ -64,6 +68,7 @@ class Watch:
         lifecycle: Lifecycle,
         transfers: Transfers,
         attachments: Attachments,
+        egress_log: EgressLog,
         tasks: Tasks,
         keeping: Keeping,
         idle_timeout: int,
@@ -78,6 +83,7 @@ class Watch:
         self._lifecycle = lifecycle
         self._transfers = transfers
         self._attachments = attachments
+        self._egress_log = egress_log
         self._tasks = tasks
         self._keeping = keeping
         self._idle_timeout = idle_timeout
@@ -94,6 +100,7 @@ class Watch:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._every(self._keeping.sample_seconds, self.look))
             group.create_task(self._every(TIDY_EVERY, self.tidy))
+            group.create_task(self._egress_log.run())
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -218,3 +225,8 @@ class Watch:
             await events_table.prune(conn, moment - timedelta(days=keeping.events_days))
             await operations_table.prune(conn, moment - timedelta(days=keeping.operations_days))
             await previews_table.prune(conn, moment - timedelta(days=keeping.events_days))
+            await self._egress_log.prune(
+                conn,
+                moment - timedelta(days=keeping.egress_log_days),
+                moment - timedelta(days=keeping.flows_days),
+            )

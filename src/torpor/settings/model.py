@@ -140,6 +140,18 @@ class Settings(BaseSettings):
         ge=1,
         description="How long events are kept, in days.",
     )
+    egress_log_keep_days: Whole = Field(
+        30,
+        ge=1,
+        description="How long it is kept what was decided about connections of sessions, and how "
+        "many bytes went to each host, in days.",
+    )
+    flows_keep_days: Whole = Field(
+        365,
+        ge=1,
+        description="How long it is kept, after the last that was heard of a host, that data of a "
+        "session went there, in days.",
+    )
     rate_limit_per_second: Whole = Field(
         50,
         ge=1,

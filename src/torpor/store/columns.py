@@ -3,7 +3,8 @@
 What every table has to keep to, so that it is the same in SQLite and in PostgreSQL:
 
 - A column of text is :class:`Words`, one whose order or beginning is asked for (ids, cursors) is
-  :class:`Id`; times are :class:`Moment`, JSON is :class:`Document`, whole numbers are BigInteger.
+  :class:`Id`; times are :class:`Moment`, JSON is :class:`Document`, or :class:`Listed` for some
+  texts; whole numbers are BigInteger.
   In a migration these are ``sa.Text``, :data:`ID_TEXT`, ``sa.BigInteger`` and ``sa.Text``.
 - An index of some rows alone has ``sqlite_where`` in ``tables.py`` (the other word would import
   PostgreSQL's dialect into every server), and that and ``postgresql_where`` in its migration.
@@ -100,6 +101,19 @@ class Document(TypeDecorator[dict[str, Any]]):
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> dict[str, Any] | None:
         return None if value is None else json.loads(value)
+
+
+class Listed(TypeDecorator[tuple[str, ...]]):
+    """Some texts in their order, kept as a JSON array."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: tuple[str, ...] | None, dialect: Dialect) -> str | None:
+        return None if value is None else json.dumps(value, separators=(",", ":"))
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> tuple[str, ...] | None:
+        return None if value is None else tuple(json.loads(value))
 
 
 class StatusWord(TypeDecorator[Status]):

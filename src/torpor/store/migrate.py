@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from torpor.store.errors import DamagedError, NewerSchemaError
 
-HEAD = "0010"
+HEAD = "0011"
 """The newest migration. A database that has it is opened without importing Alembic."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 

@@ -7,6 +7,7 @@ The kinds that there are:
 ``s``  events of a session, by its id; :data:`NONE` for those of none
 ``t``  a token, by its id
 ``l``  a link to a port of a session, by its id
+``e``  the egress log of a session, by its id
 ``b``  a template, by its id: it was built, or deleted
 ===== =============================================
 """

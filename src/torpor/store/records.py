@@ -74,6 +74,12 @@ class Session:
     """The host that has its machine and its snapshots."""
     workspace: str | None = None
     """The workspace that it holds."""
+    egress: str | dict[str, Any] | None = None
+    """What its machine may reach, in the normal form of the wall's policies; None: all that is
+    public."""
+    names: str | None = None
+    """Which addresses stand for which names in its machine, as the wall wrote it down. (Not read
+    here: it may be long, and each list of sessions would.)"""
 
 
 @dataclass(frozen=True)
@@ -352,6 +358,75 @@ class Sample:
     resident: int
     private: int
     stored: int
+
+
+@dataclass(frozen=True)
+class EgressEntry:
+    """A line of what the wall decided for a session: one decision, or ``count`` that are alike and
+    came between ``at`` and ``until``.
+
+    ``host`` is the name, or else the address, that the machine wanted; empty where so many were
+    wanted at once that they stand together, with port 0. ``rule`` is what decided, ``why`` and
+    ``add`` say of what was denied the reason and the rule that would allow it. An allowed
+    connection that lasts has a line when it begins, and one when it has ``ended``: with the seconds
+    that it took and the bytes that went each way, in all.
+    """
+
+    id: str
+    session: str
+    at: datetime
+    until: datetime
+    count: int
+    transport: str
+    host: str
+    port: int
+    allowed: bool
+    rule: str
+    why: str = ""
+    add: str = ""
+    spoken: str | None = None
+    address: str | None = None
+    ended: bool = False
+    seconds: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    inspected: bool = False
+    secrets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What went from a session to one place outside, and back, over all its life.
+
+    ``kind`` is what kind of place: a ``host``. ``name`` is empty for those that came when so many
+    were known already that they stand together. ``connections`` were allowed, ``denied`` were not;
+    the times are those of the first and the last of either. ``inspected``: TLS to it was ended at
+    the wall at least once; ``secrets`` are the names of those that were put in there.
+    """
+
+    session: str
+    kind: str
+    name: str
+    first_at: datetime
+    last_at: datetime
+    connections: int = 0
+    denied: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    inspected: bool = False
+    secrets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The bytes that went from a session to a host, and back, in the seconds before ``at``;
+    ``host`` is empty for those of many that stand together."""
+
+    session: str
+    at: datetime
+    host: str
+    sent_bytes: int
+    received_bytes: int
 
 
 TemplateStatus = Literal["PENDING", "BUILDING", "READY", "FAILED"]

@@ -19,6 +19,8 @@ from torpor.store.tables import sessions as table
 
 _NOTE_EVENT = table.update().where(table.c.id == bindparam(rows.THIS))
 
+_KEEP_NAMES = table.update().where(table.c.id == bindparam(rows.THIS))
+
 
 @dataclass(frozen=True)
 class SessionQuery:
@@ -104,6 +106,15 @@ async def note_event(conn: AsyncConnection, session: str, at: datetime) -> None:
         raise KeyError(session)
 
 
+async def keep_names(conn: AsyncConnection, names: Mapping[str, str]) -> None:
+    """Keep what the wall has written down of sessions, in one statement. It is nothing that anybody
+    has changed, so ``updated_at`` stays."""
+    if names:
+        await conn.execute(
+            _KEEP_NAMES, [{rows.THIS: session, "names": each} for session, each in names.items()]
+        )
+
+
 async def page(conn: AsyncConnection, query: SessionQuery) -> Page[Session]:
     """Return some of the sessions that are asked for, newest first. Raises :exc:`CursorError`."""
     chosen = select(table).where(*rows.of_host(table, query.host))
@@ -140,6 +151,11 @@ async def standing_on(conn: AsyncConnection, snapshot: str) -> list[Session]:
     it, the oldest first."""
     chosen = select(table).where(table.c.snapshot == snapshot, table.c.status != Status.DESTROYED)
     return await rows.listed(conn, Session, chosen.order_by(table.c.created_at, table.c.id))
+
+
+async def among(conn: AsyncConnection, sessions: Collection[str]) -> set[str]:
+    """Return which of these ids are those of sessions."""
+    return set(await conn.scalars(select(table.c.id).where(table.c.id.in_(sessions))))
 
 
 async def machines(conn: AsyncConnection) -> set[str]:

@@ -17,7 +17,7 @@ from sqlalchemy import (
     func,
 )
 
-from torpor.store.columns import Document, Id, Moment, StatusWord, Words
+from torpor.store.columns import Document, Id, Listed, Moment, StatusWord, Words
 from torpor.store.records import Status
 
 NAMELESS = (Status.DESTROYED, Status.FAILED)
@@ -65,6 +65,8 @@ sessions = Table(
     Column("template", Id),
     Column("host", Id),
     Column("workspace", Id),
+    Column("egress", Document),
+    Column("names", Words),
 )
 Index("ix_sessions_host_status", sessions.c.host, sessions.c.status)
 Index("ix_sessions_created_at_id", sessions.c.created_at, sessions.c.id)
@@ -319,6 +321,61 @@ samples = Table(
     Column("resident", BigInteger, nullable=False),
     Column("private", BigInteger, nullable=False),
     Column("stored", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+egress_log = Table(
+    "egress_log",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("session", Id, ForeignKey("sessions.id"), nullable=False),
+    Column("at", Moment, nullable=False, index=True),
+    Column("until", Moment, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("transport", Words, nullable=False),
+    Column("host", Words, nullable=False),
+    Column("port", BigInteger, nullable=False),
+    Column("allowed", Boolean, nullable=False),
+    Column("rule", Words, nullable=False),
+    Column("why", Words, nullable=False),
+    Column("add", Words, nullable=False),
+    Column("spoken", Words),
+    Column("address", Words),
+    Column("ended", Boolean, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("sent_bytes", BigInteger, nullable=False),
+    Column("received_bytes", BigInteger, nullable=False),
+    Column("inspected", Boolean, nullable=False),
+    Column("secrets", Listed, nullable=False),
+    sqlite_with_rowid=False,
+)
+Index("ix_egress_log_session_id", egress_log.c.session, egress_log.c.id)
+
+flows = Table(
+    "flows",
+    metadata,
+    Column("session", Id, ForeignKey("sessions.id"), primary_key=True),
+    Column("kind", Id, primary_key=True),
+    Column("name", Id, primary_key=True),
+    Column("first_at", Moment, nullable=False),
+    Column("last_at", Moment, nullable=False),
+    Column("connections", BigInteger, nullable=False),
+    Column("denied", BigInteger, nullable=False),
+    Column("sent_bytes", BigInteger, nullable=False),
+    Column("received_bytes", BigInteger, nullable=False),
+    Column("inspected", Boolean, nullable=False),
+    Column("secrets", Listed, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+traffic = Table(
+    "traffic",
+    metadata,
+    Column("session", Id, ForeignKey("sessions.id"), primary_key=True),
+    Column("at", Moment, primary_key=True),
+    Column("host", Id, primary_key=True),
+    Column("sent_bytes", BigInteger, nullable=False),
+    Column("received_bytes", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
 

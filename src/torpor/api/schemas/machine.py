@@ -109,6 +109,11 @@ class HostBody(Answered):
         description="Parts of the machines' jail that this host does not allow, and why, for those"
         " who may use sessions.",
     )
+    wall_missing: str | None = Field(
+        None,
+        description="Why machines have no network here, for those who may use sessions; left out if"
+        " they have.",
+    )
     memory_bytes: int = Field(description="All of its memory.")
     free_memory_bytes: int = Field(description="Memory that can be had now.")
     promised_free_bytes: int = Field(

@@ -7,19 +7,19 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from torpor.api.schemas.body import Asked, Zero
+from torpor.api.schemas.egress import EGRESS, Policy
 from torpor.sessions.manifests import OWN
 from torpor.sessions.model import NO_TEMPLATE, NewSession
 
 LATER = {
     "budget": "needs the ledger, which this version does not have",
-    "egress": "needs machines with a network, which this version does not have",
     "interactive": "needs an agent, and this version runs none",
     "max_lifetime": "is not kept by this version",
     "memory": "needs an agent, and this version runs none; size says how much memory there is",
     "model": "needs an agent, and this version runs none",
     "mounts": "needs shared directories, which this version does not have",
     "permissions": "needs an agent, and this version runs none",
-    "repos": "needs machines with a network, which this version does not have",
+    "repos": "is not fetched by this version",
     "resume_on_topoff": "needs a balance that can be topped up, which Torpor does not have",
     "secrets": "needs the gateway, which this version does not have",
     "skills": "needs an agent, and this version runs none",
@@ -117,6 +117,7 @@ class NewSessionBody(Refusing):
     persistent_workspace: bool = Field(False, description=PERSISTENT)
     workspace_id: str | None = Field(None, description=WORKSPACES, max_length=256)
     description: str = Field("", description="What it is for; kept with its configuration.")
+    egress: Policy = Field(None, description=EGRESS)
     agent: Literal["none"] = Field(
         "none", description="What runs in the machine: this version runs no agents."
     )
@@ -128,7 +129,7 @@ class NewSessionBody(Refusing):
 
 
 _AGENT = "needs an agent, and this version runs none"
-_NETWORK = "needs machines with a network, which this version does not have"
+_FETCHED = "is not fetched by this version"
 _GATEWAY = "needs the gateway, which this version does not have"
 LATER_IN_SPEC = {
     "defaults": "needs the ledger, which this version does not have",
@@ -139,10 +140,9 @@ LATER_IN_SPEC = {
     "serving": _AGENT,
     "skills": _AGENT,
     "tools": _GATEWAY,
-    "workspace": _NETWORK,
+    "workspace": _FETCHED,
 }
 LATER_IN_SANDBOX = {
-    "egress": _NETWORK,
     "maxLifetimeSeconds": "is not kept by this version",
     "mounts": "needs shared directories, which this version does not have",
 }
@@ -194,11 +194,15 @@ class EnvelopeSandbox(Refusing):
         alias="persistentWorkspace",
         description="Make a workspace for it, which outlives it.",
     )
+    egress: Policy = Field(default=None, description=EGRESS)
 
 
 class EnvelopeOwn(Asked):
     """What only Torpor has."""
 
+    egress: Policy = Field(
+        default=None, description=EGRESS + " What others know too stands in `sandbox`."
+    )
     image: str | None = Field(default=None, description="The image to start from.")
     keep_warm: bool = Field(default=False, alias="keepWarm", description="Never pause by itself.")
     never_idle: Zero | None = Field(
@@ -223,6 +227,8 @@ class EnvelopeSpec(Refusing):
     def _one_idle_timeout(self) -> Self:
         if self.own.never_idle is not None and self.sandbox.idle_timeout:
             raise ValueError(f"there are two idle timeouts, in 'sandbox' and in {OWN!r}")
+        if self.own.egress is not None and self.sandbox.egress is not None:
+            raise ValueError(f"there are two policies of egress, in 'sandbox' and in {OWN!r}")
         return self
 
 
@@ -248,6 +254,7 @@ class EnvelopeBody(Asked):
             idle_timeout=sandbox.idle_timeout or own.never_idle,
             keep_warm=own.keep_warm,
             persistent_workspace=sandbox.persistent_workspace,
+            egress=sandbox.egress if own.egress is None else own.egress,
             description=self.metadata.description,
             version=self.version,
         )

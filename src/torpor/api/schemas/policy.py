@@ -11,7 +11,7 @@ Action = Literal["allow", "ask", "deny"]
 Enforcement = Literal["strict", "best-effort"]
 LATER = {
     "filesystem": "needs an agent that keeps to it, and this version runs none",
-    "network": "needs machines with a network, which this version does not have",
+    "network": "needs an agent, and this version runs none; 'egress' says what is reached",
 }
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from torpor.api.schemas.body import Answered, Asked, No, Time
+from torpor.api.schemas.egress import EGRESS, Policy
 from torpor.api.schemas.manifests import (
     IDLE,
     LABELS,
@@ -62,6 +63,9 @@ class SessionChanges(Asked):
     metadata: dict[str, Any] | None = Field(None, description=METADATA)
     idle_timeout: Seconds | None = Field(None, description=IDLE, examples=[3600])
     keep_warm: bool | None = Field(None, description="Never pause by itself.")
+    egress: Policy = Field(
+        None, description=EGRESS + " It holds at once; connections that it does not allow are cut."
+    )
     resume_on_topoff: No | None = Field(
         None,
         description="Only false: Torpor has no balance that could be topped up, so no session is"
@@ -152,6 +156,9 @@ class SessionBody(Answered):
     )
     labels: dict[str, str] = Field(description="Torpor: its labels.")
     metadata: dict[str, Any] = Field(description="Torpor: what is kept with it.")
+    egress: str | dict[str, Any] = Field(
+        description="Torpor: what its machine may reach.", examples=["unrestricted"]
+    )
     boot_id: str | None = Field(None, description="Torpor: the boot of its kernel.")
     failure: str | None = Field(
         None, description="Torpor: why it is FAILED, for those who may use it."

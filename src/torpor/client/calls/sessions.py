@@ -1,6 +1,6 @@
 """Sessions and their states: create, list, change, pause, resume, destroy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torpor.client import fields
@@ -15,6 +15,7 @@ from torpor.client.call import (
     path,
     query,
 )
+from torpor.client.egress_records import Policy, written
 from torpor.client.fields import Said
 from torpor.client.records import STATUS_PREFIX, Page, Session, session
 
@@ -32,6 +33,7 @@ def create_session(
     keep_warm: bool | None = None,
     workspace: str | None = None,
     persistent_workspace: bool | None = None,
+    egress: Policy | Sequence[str] | None = None,
     wait: bool = False,
     key: str | None = None,
 ) -> Call[Session]:
@@ -40,9 +42,10 @@ def create_session(
     It starts from an ``image``, or from a ``template``: its id or its name. ``env`` is in the
     environment of all its commands; ``idle_timeout`` is in seconds, 0 never. ``workspace`` is one
     that it is to have: its id or its name; with ``persistent_workspace`` one is made for it, which
-    outlives it. Raises :exc:`ConflictError` if a live session has the name, nothing of the template
-    was built, or another session has the workspace, :exc:`UnavailableError` if there is no room for
-    its machine.
+    outlives it. ``egress`` is what its machine may reach: ``unrestricted``, ``none``, a list of
+    rules, or an object with more. Raises :exc:`ConflictError` if a live session has the name,
+    nothing of the template was built, another session has the workspace, or the host cannot keep a
+    machine to the policy, :exc:`UnavailableError` if there is no room for its machine.
     """
     return _created(
         document(
@@ -57,6 +60,7 @@ def create_session(
             keep_warm=keep_warm,
             workspace_id=workspace,
             persistent_workspace=persistent_workspace,
+            egress=None if egress is None else written(egress),
         ),
         keyed(key),
         wait,
@@ -159,8 +163,10 @@ def update_session(
     keep_warm: bool | None = None,
     labels: Mapping[str, str] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    egress: Policy | Sequence[str] | None = None,
 ) -> Call[Session]:
-    """Change what is given of a session; labels and metadata are replaced as a whole."""
+    """Change what is given of a session; labels, metadata and ``egress`` are replaced as a whole.
+    That holds at once, and what it does not allow is cut."""
     return Call(
         "PATCH",
         path("sessions", session),
@@ -172,6 +178,7 @@ def update_session(
             keep_warm=keep_warm,
             labels=None if labels is None else dict(labels),
             metadata=None if metadata is None else dict(metadata),
+            egress=None if egress is None else written(egress),
         ),
     )
 
