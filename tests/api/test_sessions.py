@@ -66,7 +66,7 @@ async def test_a_session_is_made_from_yaml(kind: str, client: httpx.AsyncClient)
         ("name: !!python/object:os.system {}\n", "Tags are not read (line 1)"),
         ("name: [1\n", "is not YAML"),
         ("name: one\nrepos: [x]\n", "key 'repos' is not fetched by this version"),
-        ("- a\n", "valid dictionary"),
+        *((nothing, "valid dictionary") for nothing in ("- a\n", "[]", "''", "0", "no")),
         ("a: b\n---\nc: d\n", "is not YAML"),
         ("x: 2024-99-99\n", "is not YAML"),
         ("name: one\nenv: {A: {b: c}}\n", "'env.A'"),
@@ -97,6 +97,8 @@ async def test_yaml_that_is_not_understood_is_refused(
         ('{"metadata": ' + '{"a":' * 40 + "1" + "}" * 41, "nested more than 32 deep"),
         ('{"labels": {"a": 1}}', "'labels.a'"),
         ('"text"', "valid dictionary"),
+        ("null", "the body is null"),
+        *((nothing, "valid dictionary") for nothing in ("[]", '""', "0", "false")),
     ],
 )
 async def test_json_that_is_not_understood_is_refused(
@@ -108,6 +110,16 @@ async def test_json_that_is_not_understood_is_refused(
     assert answer.status_code == 400, answer.text
     assert said.lower() in answer.json()["message"].lower()
     assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "# nothing\n", "---\n"])
+async def test_a_session_is_made_of_yaml_that_says_nothing(
+    text: str, client: httpx.AsyncClient
+) -> None:
+    answer = await client.post(
+        "/sessions", content=text, headers={"content-type": "application/x-yaml"}
+    )
+    assert answer.status_code == 200, answer.text
 
 
 async def test_a_body_of_another_type_is_refused(client: httpx.AsyncClient) -> None:

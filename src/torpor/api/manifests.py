@@ -12,6 +12,7 @@ from torpor.api.bodies import (
     media_type,
     read_json,
     unsupported,
+    wrong,
 )
 from torpor.api.schemas.manifests import EnvelopeBody, NewSessionBody
 from torpor.sessions.model import NewSession
@@ -45,6 +46,8 @@ async def read_document(request: Request) -> Document:
         document = read_yaml(data)
     elif kind in JSON_TYPES:
         document = Document(read_json(data) if data else {})
+        if document.value is None:  # what is left out in YAML has no value; here it was said
+            raise wrong("the body is null, and not an object")
     elif not data:
         document = Document({})
     else:
@@ -60,7 +63,7 @@ def is_older(document: Document) -> bool:
 def read_manifest(document: Document) -> NewSession:
     """Return what a manifest asks for: in the older format if it has the key ``apiVersion``.
     Raises :exc:`RefusedError`, which names the line."""
-    said = Document(document.value or {}, document.lines)
+    said = document if document.value is not None else Document({})
     body = check_body(EnvelopeBody if is_older(said) else NewSessionBody, said)
     asked = body.new()
     assert isinstance(asked, NewSession)
