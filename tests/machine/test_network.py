@@ -105,17 +105,22 @@ async def test_a_fork_is_without_its_parents_connections_and_the_parent_notices_
     inside = Command(("/bin/bash", "-c", INSIDE))
     loopback = await parent.agent.start(inside)
     assert await first_line(loopback) == "both are there"
+    waiting = Command(("/bin/bash", "-c", "exec 3<>/dev/udp/9.9.9.9/99; echo on; read -r x <&3"))
+    datagrams = await parent.agent.start(waiting)
+    assert await first_line(datagrams) == "on"
     talking, program = await talk(parent, link_of(parent))
     with talking.sock:
         frozen = await host.freeze(parent, Wanted("run", event="fork"))
         child = await host.thaw(frozen.manifest.id, Identity.of("child"), event="fork")
         assert child.no_card is None
-        # The program there has heard of it: its read failed, and it has ended.
-        async with asyncio.timeout(LIMIT):
-            there = await child.agent.attach(program.id)
-            await there.collect()
-        assert there.exit is not None
+        # The programs there have heard of it: their reads failed, and they have ended.
+        for each in (program, datagrams):
+            async with asyncio.timeout(LIMIT):
+                there = await child.agent.attach(each.id)
+                await there.collect()
+            assert there.exit is not None
         await talking.says("parent")
+        assert datagrams.exit is None
         # What is within the machine stays.
         said = await child.agent.shell(
             "echo through >/tmp/go; until [ -s /tmp/gone ]; do sleep 0.1; done; cat /tmp/gone"
@@ -207,13 +212,31 @@ async def test_qemu_is_alone_with_the_wire_and_holds_nothing_else_of_it(
     assert not [each for each in files if each.startswith(("net:", "user:", "/proc/"))]
 
 
+PYTHON = (
+    "/run/torpor/tools/lib/ld.so", "--inhibit-cache", "--library-path", "/run/torpor/tools/lib",
+    "--argv0", "/run/torpor/tools/bin/python3.11", "/run/torpor/tools/bin/python3.11", "-I", "-S",
+)  # fmt: skip
+"""The agent's own, in the machine."""
+SIX = """
+import socket
+listening = socket.socket(socket.AF_INET6)
+listening.bind(("::1", 0))
+listening.listen()
+dialling = socket.create_connection(listening.getsockname()[:2], timeout=20)
+dialling.send(b"through")
+print(listening.accept()[0].recv(100).decode())
+try:
+    socket.create_connection(("2001:db8::1", 80), timeout=20)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
 async def test_ipv6_ends_at_the_machine_and_nobody_waits_for_it(start: Start, host: Host) -> None:
     machine = await host.thaw(start.golden, Identity.of("test"))
-    said = await machine.agent.shell("bash -c 'exec 3<>/dev/tcp/2001:db8::1/80' 2>&1")
-    assert b"Network is unreachable" in said.stdout
-    line = "/run/torpor/tools/bin/busybox nc -l -p 7000 -s ::1 >/tmp/six & until bash -c \
-'echo through >/dev/tcp/::1/7000' 2>/dev/null; do sleep 0.1; done; wait; cat /tmp/six"
-    assert (await machine.agent.shell(line)).stdout == b"through\n"
+    async with asyncio.timeout(LIMIT):
+        said = await machine.agent.run(*PYTHON, "-c", SIX)
+    assert said.stdout == b"through\nNetwork is unreachable\n"
 
 
 async def test_what_root_has_broken_is_right_again_after_a_thaw(start: Start, host: Host) -> None:

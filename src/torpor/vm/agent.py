@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torpor.guest.succession import KNOWN
 from torpor.vm.answers import number
@@ -107,6 +107,7 @@ class GuestAgent:
         hooks: HookCall | None = None,
         mounts: Sequence[Mapping[str, object]] = (),
         authorities: Sequence[Mapping[str, str]] = (),
+        card: Literal["again", "another"] | None = None,
     ) -> Woken:
         """Give new entropy, the wall clock and perhaps an identity, and have disks mounted; then
         let the processes run.
@@ -114,7 +115,8 @@ class GuestAgent:
         With ``hooks``, the machine's hooks for after a thaw are run, those that are to be first and
         the others; what became of them is returned. ``mounts`` are as ``torpor.guest.disks`` wants
         them; one that fails keeps nobody from running. ``authorities`` are those that the machine
-        is to trust, as ``torpor.guest.trust`` wants them.
+        is to trust, as ``torpor.guest.trust`` wants them. ``card`` says that the network card is to
+        be set up, and that connections over it are "another" machine's.
         """
         wanted: dict[str, Any] = {
             "limit_ms": WAKE_LIMIT_MS,
@@ -126,6 +128,8 @@ class GuestAgent:
         if hooks is not None:
             wanted["hooks"] = hooks.wanted()
             limit += hooks.limits.total
+        if card is not None:
+            wanted["card"] = card
         if mounts:
             wanted["disks"] = list(mounts)
             limit += MOUNT_LIMIT

@@ -13,7 +13,8 @@ from tests.network.link.conftest import ANYWHERE, OtherEnd, dialled
 from torpor.network import errors
 from torpor.network.link import BuildError, Link, Links, build
 from torpor.network.link import links as module
-from torpor.vm import HostError
+from torpor.network.link.rules import RULES
+from torpor.vm import HostError, Wire
 
 LIMIT = 60.0
 
@@ -97,22 +98,44 @@ async def test_a_host_that_cannot_is_told_by_who_asks_and_not_before(
     await links.close()
 
 
+@contextlib.contextmanager
+def held(wire: Wire) -> Iterator[int]:
+    """Have a process hold on to a wire, as a QEMU that outlives its program does."""
+    ours = f"/proc/{os.getpid()}/fd"
+    words = ["nsenter", f"--net={ours}/{wire.network}"]
+    if os.geteuid() != 0:
+        words += [f"--user={ours}/{wire.users}", "--preserve-credentials"]
+    line = [*words, "sh", "-c", "echo; exec sleep 1000"]
+    with subprocess.Popen(line, pass_fds=(wire.tap,), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)  # it is inside
+        yield process.pid
+        process.kill()
+
+
 @pytest.fixture
 def holder(link: Link) -> Iterator[int]:
-    """A process that holds on to a wire, as a QEMU that outlives its program does."""
-    ours = f"/proc/{os.getpid()}/fd"
-    words = ["nsenter", f"--net={ours}/{link.wire.network}"]
-    if os.geteuid() != 0:
-        words += [f"--user={ours}/{link.wire.users}", "--preserve-credentials"]
-    reader, writer = os.pipe()
-    line = "echo; exec sleep 1000"
-    process = subprocess.Popen([*words, "sh", "-c", line], pass_fds=(link.wire.tap,), stdout=writer)
-    os.close(writer)
-    os.read(reader, 1)  # it is inside
-    os.close(reader)
-    yield process.pid
-    process.kill()
-    process.wait()
+    """A process that holds on to the link's wire."""
+    with held(link.wire) as pid:
+        yield pid
+
+
+def test_the_rules_of_an_older_server_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as older:
+        first = "ip daddr {"
+        assert RULES.count(first) == 1
+        rules = RULES.replace(first, f"tcp dport {ANYWHERE[1]} drop\n{first}")
+        older.setattr("torpor.network.link.link.RULES", rules)
+        link = build()
+    with held(link.wire) as pid:
+        machine = OtherEnd(link.wire)
+        link.ends.close()
+        again = build(pid)
+        machine.dial(ANYWHERE)
+        dialled(again.ends).close()
+        machine.close()
+        again.close()
+    link.close()
 
 
 def test_a_link_is_rebuilt_on_the_wire_of_a_process_that_runs(link: Link, holder: int) -> None:

@@ -86,5 +86,5 @@ def _todo(error: BuildError, *, refused: bool) -> str:
                 " itself."
             )
     if error.step.startswith("load rules"):
-        return "Load the kernel's modules: modprobe -a nf_tables nft_tproxy nft_reject_inet."
+        return "Load the kernel's modules: modprobe -a nf_tables nft_tproxy."
     return "Report this, with what it says."
