@@ -18,7 +18,7 @@ from tests.network.inspect.hosts import Host1, connect, host1, server_context
 from torpor.network.errors import NetworkError
 from torpor.network.injection import Held
 from torpor.network.inspect.offered import offered_protocols
-from torpor.network.inspect.terminator import Terminator, TerminatorLimits
+from torpor.network.inspect.terminator import Terminator, TerminatorLimits, trusting
 from torpor.network.verdicts import Destination
 
 
@@ -44,6 +44,16 @@ async def test_a_host_that_nobody_vouches_for_gets_nothing(wall: Wall, tmp_path:
         assert code == 502
         assert "not trusted" in text
         assert host.asked == []
+
+
+async def test_authorities_of_ones_own_are_trusted_if_they_are_named(
+    wall: Wall, host: Host1, vouching: Authority
+) -> None:
+    wall.trust = trusting()  # type: ignore[method-assign]
+    assert (await status(wall))[0] == 502
+    wall.trust = trusting(vouching.file.read_text())  # type: ignore[method-assign]
+    assert (await status(wall))[0] == 200
+    assert trusting()().verify_mode is ssl.CERT_REQUIRED
 
 
 async def test_a_host_of_another_name_gets_nothing(wall: Wall, vouching: Authority) -> None:
@@ -191,12 +201,12 @@ async def test_it_is_wanted_where_there_is_a_binding_or_nobody_knows(wall: Wall)
     async def fails() -> list[object]:
         raise NetworkError("away")
 
-    terminator = Terminator(wall.authority, look_up)  # type: ignore[arg-type]
+    terminator = Terminator(wall.authority, look_up, wall.trust)  # type: ignore[arg-type]
     address = IPv4Address("198.18.0.1")
     assert await terminator.wanted(Destination(NAME, address, 443))
     assert not await terminator.wanted(Destination(NAME, address, 8443))
     assert not await terminator.wanted(Destination("other.test", address, 443))
-    broken = Terminator(wall.authority, fails)  # type: ignore[arg-type]
+    broken = Terminator(wall.authority, fails, wall.trust)  # type: ignore[arg-type]
     assert await broken.wanted(Destination("other.test", address, 443))
 
 

@@ -54,7 +54,7 @@ class Terminator:
         self,
         authority: Authority,
         look_up: LookUp,
-        trust: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+        trust: Callable[[], ssl.SSLContext],
         limits: TerminatorLimits | None = None,
     ) -> None:
         self._authority = authority
@@ -222,6 +222,19 @@ class _Noting:
     def received(self, count: int) -> None:
         self.last = time.monotonic()
         self._watch.received(count)
+
+
+def trusting(certificates: str = "") -> Callable[[], ssl.SSLContext]:
+    """Return what makes the context by which hosts are verified: by those authorities that this
+    computer trusts, and ``certificates`` besides, as PEM."""
+
+    def make() -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        if certificates:
+            context.load_verify_locations(cadata=certificates)
+        return context
+
+    return make
 
 
 def concerns(held: Sequence[Held], to: Destination) -> bool:
