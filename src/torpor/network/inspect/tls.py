@@ -73,9 +73,22 @@ class Tls:
             except ssl.SSLZeroReturnError:
                 return b""
             else:
-                if not piece:
-                    return b""
-                return piece
+                return piece + self._more(PIECE - len(piece)) if piece else b""
+
+    def _more(self, most: int) -> bytes:
+        """Return what else is there already: a record has 16 KiB at most, and each piece that is
+        handed on costs the same."""
+        pieces = []
+        while most > 0:
+            try:
+                piece = self._inside.read(most)
+            except ssl.SSLError:
+                break  # the next read tells what it is
+            if not piece:
+                break
+            pieces.append(piece)
+            most -= len(piece)
+        return b"".join(pieces)
 
     async def write(self, data: bytes) -> None:
         """Write all of something. Raises :exc:`OSError`."""
