@@ -14,7 +14,7 @@ import pytest
 
 from tests.certificates import Authority
 from tests.network.inspect.conftest import NAME, SNI, Noted, Wall
-from tests.network.inspect.hosts import Host1, connect, host1, server_context
+from tests.network.inspect.hosts import Exchange, Host1, connect, host1, server_context
 from torpor.network.errors import NetworkError
 from torpor.network.injection import Held
 from torpor.network.inspect.offered import offered_protocols
@@ -169,6 +169,34 @@ async def test_no_byte_for_too_long_ends_it(wall: Wall, host: Host1) -> None:
         assert await asyncio.wait_for(reader.read(), 10) == b""
     await wall.idle()
     assert any("Nothing has come" in each for each in wall.noted.words)
+    writer.close()
+
+
+async def test_a_machine_that_sleeps_is_written_nothing_and_loses_nothing(
+    wall: Wall, host: Host1
+) -> None:
+    went_on = asyncio.Event()
+
+    async def halves(exchange: Exchange) -> None:
+        await exchange.start(content_length="8")
+        await exchange.data(b"half")
+        await went_on.wait()
+        await exchange.data(b"rest")
+        await exchange.end()
+        exchange.writer.close()
+        raise ConnectionResetError
+
+    host.handler = halves
+    wall.limits = TerminatorLimits(idle_seconds=0.3)
+    reader, writer = await wall.open()
+    writer.write(f"GET / HTTP/1.1\r\nHost: {wall.authority_name}\r\n\r\n".encode())
+    await reader.readuntil(b"half")
+    wall.awake.clear()
+    went_on.set()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.read(1), 1)  # longer than it may be idle
+    wall.awake.set()
+    assert await asyncio.wait_for(reader.read(), 10) == b"rest"
     writer.close()
 
 
