@@ -229,7 +229,7 @@ def test_commands_are_told_only_of_what_is_there(
         assert Path(str(root) + said[name]).exists()
 
 
-@pytest.mark.parametrize("wrong", [None, {}, [1], [{"pem": "x"}]])
+@pytest.mark.parametrize("wrong", [None, 1, [1], [{"pem": "x"}], ["x"]])
 def test_what_the_host_cannot_mean_is_refused(wrong: Any) -> None:
-    with pytest.raises((ValueError, TypeError, KeyError)):
+    with pytest.raises(ValueError, match="no authorities"):
         trust.told(wrong)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from torpor.guest import rest as rest_module
+from torpor.guest import trust
 from torpor.guest import waking as waking_module
 from torpor.guest.disks import Disks
 from torpor.guest.hooks import Hooks
@@ -146,3 +147,29 @@ def test_disks_of_a_wake_that_is_to_be_asked_for_again_are_not_mounted(
     machine.right = {"again_ns": 5}
     assert machine.wake(disks=[{"serial": "s"}]) == {"again_ns": 5}
     assert machine.done() == ["right"]
+
+
+def test_what_is_to_be_trusted_is_so_before_anything_runs(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [{"pem": "x", "hash": "0" * 8}]
+    told: list[Any] = []
+    monkeypatch.setattr(trust, "trust", lambda given: (told.append(given), machine.note("trusted")))
+    answer = machine.wake(limit_ms=1, authorities=wanted)
+    assert "untrusted" not in answer
+    assert machine.done() == ["right", "trusted", "resume"]
+    assert told == [wanted]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("no list")])
+def test_a_machine_that_cannot_trust_wakes_all_the_same_and_says_so(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(_given: object) -> None:
+        raise error
+
+    monkeypatch.setattr(trust, "trust", fails)
+    answer = machine.wake(limit_ms=1, authorities=[{"pem": "x", "hash": "0" * 8}])
+    assert str(error) in answer["untrusted"]
+    assert machine.done() == ["right", "resume"]
+    assert machine.wake(limit_ms=1, authorities=7)["untrusted"]

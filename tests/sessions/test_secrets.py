@@ -73,6 +73,15 @@ async def test_an_open_policy_is_refused_unless_it_is_said_twice(kept: Service) 
     secrets.is_open = narrow
     await secrets.grant(one, "KEY", BY)
     assert await values(kept, one) == [("KEY", VALUE)]
+    # And it does not become open by the back door.
+    with pytest.raises(InvalidError) as caught:
+        await secrets.check_may_open(one)
+    assert caught.value.code == "session_has_secrets"
+    await secrets.grant(one, "KEY", BY, although_open=True)
+    await secrets.check_may_open(one)
+    await secrets.grant(one, "KEY", BY)
+    await secrets.check_may_open(one)
+    assert await values(kept, one) == [("KEY", VALUE)]
 
 
 async def test_a_value_that_is_set_anew_reaches_running_and_paused_sessions(kept: Service) -> None:

@@ -47,6 +47,9 @@ async def test_sessions_have_those_that_they_were_given(filled: Database) -> Non
         assert await secrets.of_session(conn, "id-of-one") == [secret("A"), secret("B")]
         assert await secrets.of_session(conn, "id-of-two") == []
         await secrets.inherit(conn, "id-of-one", "id-of-two")
+        assert await secrets.granted(conn, "id-of-two") == [
+            Grant("id-of-two", f"id-of-{name}", later(0), "t") for name in ("A", "B")
+        ]
         assert await secrets.sessions_of(conn, "id-of-A") == ["id-of-one", "id-of-two"]
         assert await secrets.revoke(conn, "id-of-one", "id-of-A")
         assert not await secrets.revoke(conn, "id-of-one", "id-of-A")

@@ -251,6 +251,7 @@ def _put(place: str, content: bytes) -> None:
 
 def told(authorities: Any) -> list[dict[str, str]]:
     """Return what the host has sent, as :func:`trust` takes it. Raises ValueError."""
-    if not isinstance(authorities, list):
-        raise ValueError("authorities are a list")
-    return [{"pem": str(each["pem"]), "hash": str(each["hash"])} for each in authorities]
+    try:
+        return [{"pem": str(each["pem"]), "hash": str(each["hash"])} for each in authorities]
+    except (KeyError, TypeError) as error:
+        raise ValueError("these are no authorities") from error

@@ -182,8 +182,11 @@ class Secrets:
             ) from error
         async with self._database.write() as conn:
             secret = await _named(conn, name)
-            if secret.id in {each.id for each in await table.of_session(conn, session)}:
-                return secret
+            before = {each.secret: each for each in await table.granted(conn, session)}
+            if secret.id in before:
+                if before[secret.id].although_open or not although_open:
+                    return secret
+                await table.revoke(conn, session, secret.id)
             taken = {
                 variable
                 for variable, text in environment_of(bindings_of(secret)).items()
@@ -212,6 +215,22 @@ class Secrets:
             await self._put_environment(conn, session, secret, [])
             await self._events.append(conn, "secret.revoked", session, by, secret=name)
         self._events.tell(session)
+
+    async def check_may_open(self, session: str) -> None:
+        """Raise :exc:`InvalidError` if a session cannot get an open policy: it has a secret, and
+        that it has that then too was not said."""
+        async with self._database.read() as conn:
+            names = {each.id: each.name for each in await table.of_session(conn, session)}
+            given = await table.granted(conn, session)
+        if closed := sorted(names[each.secret] for each in given if not each.although_open):
+            raise InvalidError(
+                f"The session has secrets, {', '.join(closed)}: what it fetches with them, it could"
+                " hand on to any host then.",
+                state="Nothing was changed.",
+                todo="Take them from it first (`torpor secret revoke`), or give them to it again"
+                " although its policy is open.",
+                code="session_has_secrets",
+            )
 
     async def of_session(self, session: str) -> list[Secret]:
         """Return the secrets that a session has, by their names."""

@@ -61,6 +61,12 @@ async def of_session(conn: AsyncConnection, session: str) -> list[Secret]:
     )
 
 
+async def granted(conn: AsyncConnection, session: str) -> list[Grant]:
+    """Return how a session was given what it has."""
+    chosen = select(grants).where(grants.c.session == session).order_by(grants.c.secret)
+    return await rows.listed(conn, Grant, chosen)
+
+
 async def sessions_of(conn: AsyncConnection, secret: str) -> list[str]:
     """Return the ids of the sessions that have a secret."""
     chosen = select(grants.c.session).where(grants.c.secret == secret).order_by(grants.c.session)

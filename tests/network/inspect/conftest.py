@@ -57,6 +57,8 @@ class Wall:
         self.name = NAME
         self.limits = TerminatorLimits()
         self.look_up: Any = None
+        self.awake = asyncio.Event()
+        self.awake.set()
         self.served: set[asyncio.Task[None]] = set()
         self.file = directory / "bundle.pem"
         self.file.write_text(self.authority.bundle)
@@ -118,6 +120,7 @@ class Wall:
             return list(self.held)
 
         terminator = Terminator(self.authority, self.look_up or look_up, self.trust, self.limits)
+        terminator.awake = self.awake.wait  # type: ignore[assignment]
         to = Destination(self.name, IPv4Address("198.18.0.1"), self.host)
         await terminator.serve(machine, to, lambda: connect(self.host), self.noted)
 

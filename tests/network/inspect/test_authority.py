@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from torpor.network.errors import NetworkError
 from torpor.network.inspect import authority as module
@@ -89,6 +90,12 @@ def test_leaves_are_kept_and_no_key_of_one_is_on_a_disk(tmp_path: Path) -> None:
 
 def aged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: timedelta) -> Authority:
     """Return the authority as it is ``by`` later."""
+    later_on(monkeypatch, by)
+    return Authority.open(tmp_path)
+
+
+def later_on(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> None:
+    """Have the authority's clock be ``by`` ahead."""
 
     class Later(datetime):
         @classmethod
@@ -96,7 +103,6 @@ def aged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: timedelta) -> Auth
             return datetime.now(UTC) + by
 
     monkeypatch.setattr(module, "datetime", Later)
-    return Authority.open(tmp_path)
 
 
 def test_a_successor_is_known_long_before_it_signs(
@@ -129,6 +135,18 @@ def test_renewing_tells_whether_machines_have_to_learn(
     aged(tmp_path, monkeypatch, module.LIFE - module.SUCCESSOR + timedelta(days=1))
     assert authority.renew()
     assert len(roots(authority.bundle)) == 2
+
+
+def test_a_server_that_runs_for_years_tells_of_the_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority.open(tmp_path)
+    assert len(authority.told()) == 1
+    later_on(monkeypatch, module.LIFE - module.SUCCESSOR + timedelta(days=1))
+    assert [each["pem"] for each in authority.told()] == [
+        each.public_bytes(Encoding.PEM).decode() for each in roots(authority.bundle)
+    ]
+    assert len(authority.told()) == 2
 
 
 @pytest.mark.parametrize("damage", [b"", b"-----BEGIN PRIVATE KEY-----\nx\n"])

@@ -276,7 +276,7 @@ async def test_who_does_not_read_gets_no_more_and_takes_no_other_streams_window(
         await talk.request(1, path="/endless", authority=wall.authority_name)
         await talk.until(h2.events.ResponseReceived, 1)
         before = -1
-        while before != sent:
+        while before != sent < 1 << 22:
             before = sent
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.5):
@@ -389,6 +389,44 @@ async def test_a_host_that_goes_away_ends_what_it_has_begun(
     assert going[0] == 0
     # The machine's window allows no more: it did not acknowledge.
     assert got == 65535 or got == 100_000
+
+
+async def test_what_comes_after_a_host_has_gone_away_may_be_asked_for_elsewhere(
+    wall: Wall, vouching: Authority
+) -> None:
+    went, go_on = asyncio.Event(), asyncio.Event()
+    asked: list[int] = []
+
+    async def call(talk: Talk2) -> None:
+        first = await talk.until(h2.events.RequestReceived)
+        frame = bytes((0, 0, 8, 7, 0, 0, 0, 0, 0)) + first.stream_id.to_bytes(4, "big") + bytes(4)
+        talk.writer.write(frame)
+        await talk.writer.drain()
+        went.set()
+        await go_on.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                asked.append((await talk.until(h2.events.RequestReceived)).stream_id)
+        talk.h2.send_headers(first.stream_id, [(":status", "204")], end_stream=True)
+        await talk.flush()
+        while not talk.ended:
+            await talk.take()
+
+    async with served(wall, vouching, call), talking(wall) as talk:
+        await talk.request(1, authority=wall.authority_name)
+        await asyncio.wait_for(went.wait(), 10)
+        await asyncio.sleep(0.3)
+        await talk.request(3, authority=wall.authority_name)
+        await asyncio.sleep(0.3)
+        go_on.set()
+        data = b""
+        with contextlib.suppress(OSError):
+            while piece := await asyncio.wait_for(talk.reader.read(1 << 16), 10):
+                data += piece
+    resets = {number: body for kind, number, body in frames(data) if kind == 3}
+    assert resets == {3: CODE.REFUSED_STREAM.to_bytes(4, "big")}
+    assert 1 in [number for kind, number, _ in frames(data) if kind == 1]
+    assert asked == []
 
 
 async def test_the_machine_that_goes_away_gets_what_it_has_asked_for(

@@ -14,11 +14,11 @@ import pytest
 
 from tests.certificates import Authority
 from tests.network.inspect.conftest import NAME, SNI, Noted, Wall
-from tests.network.inspect.hosts import Host1, connect, host1, server_context
+from tests.network.inspect.hosts import Exchange, Host1, connect, host1, server_context
 from torpor.network.errors import NetworkError
 from torpor.network.injection import Held
 from torpor.network.inspect.offered import offered_protocols
-from torpor.network.inspect.terminator import Terminator, TerminatorLimits
+from torpor.network.inspect.terminator import Terminator, TerminatorLimits, trusting
 from torpor.network.verdicts import Destination
 
 
@@ -44,6 +44,16 @@ async def test_a_host_that_nobody_vouches_for_gets_nothing(wall: Wall, tmp_path:
         assert code == 502
         assert "not trusted" in text
         assert host.asked == []
+
+
+async def test_authorities_of_ones_own_are_trusted_if_they_are_named(
+    wall: Wall, host: Host1, vouching: Authority
+) -> None:
+    wall.trust = trusting()  # type: ignore[method-assign]
+    assert (await status(wall))[0] == 502
+    wall.trust = trusting(vouching.file.read_text())  # type: ignore[method-assign]
+    assert (await status(wall))[0] == 200
+    assert trusting()().verify_mode is ssl.CERT_REQUIRED
 
 
 async def test_a_host_of_another_name_gets_nothing(wall: Wall, vouching: Authority) -> None:
@@ -162,6 +172,34 @@ async def test_no_byte_for_too_long_ends_it(wall: Wall, host: Host1) -> None:
     writer.close()
 
 
+async def test_a_machine_that_sleeps_is_written_nothing_and_loses_nothing(
+    wall: Wall, host: Host1
+) -> None:
+    went_on = asyncio.Event()
+
+    async def halves(exchange: Exchange) -> None:
+        await exchange.start(content_length="8")
+        await exchange.data(b"half")
+        await went_on.wait()
+        await exchange.data(b"rest")
+        await exchange.end()
+        exchange.writer.close()
+        raise ConnectionResetError
+
+    host.handler = halves
+    wall.limits = TerminatorLimits(idle_seconds=0.3)
+    reader, writer = await wall.open()
+    writer.write(f"GET / HTTP/1.1\r\nHost: {wall.authority_name}\r\n\r\n".encode())
+    await reader.readuntil(b"half")
+    wall.awake.clear()
+    went_on.set()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.read(1), 1)  # longer than it may be idle
+    wall.awake.set()
+    assert await asyncio.wait_for(reader.read(), 10) == b"rest"
+    writer.close()
+
+
 async def test_an_address_without_a_name_is_not_looked_into(wall: Wall, host: Host1) -> None:
     one, two = socket.socketpair()
     noted = Noted()
@@ -191,12 +229,12 @@ async def test_it_is_wanted_where_there_is_a_binding_or_nobody_knows(wall: Wall)
     async def fails() -> list[object]:
         raise NetworkError("away")
 
-    terminator = Terminator(wall.authority, look_up)  # type: ignore[arg-type]
+    terminator = Terminator(wall.authority, look_up, wall.trust)  # type: ignore[arg-type]
     address = IPv4Address("198.18.0.1")
     assert await terminator.wanted(Destination(NAME, address, 443))
     assert not await terminator.wanted(Destination(NAME, address, 8443))
     assert not await terminator.wanted(Destination("other.test", address, 443))
-    broken = Terminator(wall.authority, fails)  # type: ignore[arg-type]
+    broken = Terminator(wall.authority, fails, wall.trust)  # type: ignore[arg-type]
     assert await broken.wanted(Destination("other.test", address, 443))
 
 

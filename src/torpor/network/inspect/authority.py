@@ -88,7 +88,10 @@ class Authority:
         )
 
     def told(self) -> list[dict[str, str]]:
-        """Return them as ``torpor.guest.trust`` wants them, when a machine wakes."""
+        """Return them as ``torpor.guest.trust`` wants them, when a machine wakes; with a successor
+        if it is time for one."""
+        if max(each.left for each in self._signers) < SUCCESSOR:
+            self.renew()
         return [
             {
                 "pem": each.certificate.public_bytes(serialization.Encoding.PEM).decode(),

@@ -26,6 +26,8 @@ from torpor.network.inspect.watch import Watch
 from torpor.network.verdicts import Destination
 
 SPOKEN = ("h2", "http/1.1")
+SLEEP_SECONDS = 0.01
+"""What is longer was no turn of the loop."""
 ACCESS_DENIED = bytes((21, 3, 3, 0, 2, 2, 49))
 """A fatal alert of TLS, before there is a handshake (RFC 8446, 6.2)."""
 
@@ -54,13 +56,16 @@ class Terminator:
         self,
         authority: Authority,
         look_up: LookUp,
-        trust: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+        trust: Callable[[], ssl.SSLContext],
         limits: TerminatorLimits | None = None,
     ) -> None:
         self._authority = authority
         self._look_up = look_up
         self._trust = trust
         self._limits = limits or TerminatorLimits()
+        self.awake: Callable[[], Awaitable[None]] = _at_once
+        """Returns once the machine does not sleep: nothing is written to one that does, nor is its
+        end of a connection closed, which it would never hear of."""
         self._contexts: dict[tuple[str, ...], ssl.SSLContext] = {}
 
     async def wanted(self, to: Destination) -> bool:
@@ -92,6 +97,7 @@ class Terminator:
             await self._serve(machine, to, dial, watch)
         except (OSError, HttpError, EndedError, TerminatorError) as error:
             watch.told(_words(error))
+            await self.awake()
         finally:
             machine.close()
 
@@ -122,11 +128,15 @@ class Terminator:
             return
         try:
             chosen = (upstream.protocol,) if upstream.protocol else ()
-            end = Tls(machine, self._authority.context(to.name, chosen))
+            context = self._authority.context(to.name, chosen)
+            end = Tls(machine, context, before_writing=lambda: self.awake())
             await self._greet(end, to.name)
             await self._pass(end, upstream, Requests(to, self._look_up, watch), watch)
-        except BaseException:
+            await self.awake()
+        except BaseException as error:
             upstream.reset()
+            if isinstance(error, Exception):
+                await self.awake()
             _reset(machine)
             raise
         async with asyncio.TaskGroup() as group:
@@ -177,6 +187,9 @@ class Terminator:
         try:
             while not serving.done():
                 left = noting.last + self._limits.idle_seconds - time.monotonic()
+                if left <= 0 and await self._slept():
+                    noting.last = time.monotonic()
+                    continue
                 if left <= 0:
                     raise TerminatorError(
                         f"Nothing has come for {self._limits.idle_seconds:.0f} s: it is ended."
@@ -186,6 +199,12 @@ class Terminator:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
         serving.result()
+
+    async def _slept(self) -> bool:
+        """Wait until the machine is awake, and say whether it slept: that is no idle time."""
+        began = time.monotonic()
+        await self.awake()
+        return time.monotonic() - began > SLEEP_SECONDS
 
     async def _explain(
         self, machine: socket.socket, name: str, offered: Sequence[str], why: str
@@ -206,6 +225,10 @@ class Terminator:
             await end.close()
 
 
+async def _at_once() -> None:
+    """Return at once: the machine does not sleep."""
+
+
 class _Noting:
     """Notes when something last came."""
 
@@ -222,6 +245,19 @@ class _Noting:
     def received(self, count: int) -> None:
         self.last = time.monotonic()
         self._watch.received(count)
+
+
+def trusting(certificates: str = "") -> Callable[[], ssl.SSLContext]:
+    """Return what makes the context by which hosts are verified: by those authorities that this
+    computer trusts, and ``certificates`` besides, as PEM."""
+
+    def make() -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        if certificates:
+            context.load_verify_locations(cadata=certificates)
+        return context
+
+    return make
 
 
 def concerns(held: Sequence[Held], to: Destination) -> bool:

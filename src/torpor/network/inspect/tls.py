@@ -10,6 +10,7 @@ import contextlib
 import socket
 import ssl
 import struct
+from collections.abc import Awaitable, Callable
 
 PIECE = 64 << 10
 """Bytes that are read at once."""
@@ -22,9 +23,15 @@ class Tls:
     """Reads and writes what is inside. It may be read and written at the same time."""
 
     def __init__(
-        self, sock: socket.socket, context: ssl.SSLContext, *, server_name: str | None = None
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        server_name: str | None = None,
+        before_writing: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Be the server on a socket, or the client of ``server_name`` if there is one."""
+        """Be the server on a socket, or the client of ``server_name`` if there is one. What is
+        written waits for ``before_writing``."""
         sock.setblocking(False)
         self._sock = sock
         self._in = ssl.MemoryBIO()
@@ -32,6 +39,7 @@ class Tls:
         self._inside = context.wrap_bio(
             self._in, self._out, server_side=server_name is None, server_hostname=server_name
         )
+        self._before_writing = before_writing
         self._sending = asyncio.Lock()
         self._ended = False
         self._cut = False
@@ -73,12 +81,27 @@ class Tls:
             except ssl.SSLZeroReturnError:
                 return b""
             else:
-                if not piece:
-                    return b""
-                return piece
+                return piece + self._more(PIECE - len(piece)) if piece else b""
+
+    def _more(self, most: int) -> bytes:
+        """Return what else is there already: a record has 16 KiB at most, and each piece that is
+        handed on costs the same."""
+        pieces = []
+        while most > 0:
+            try:
+                piece = self._inside.read(most)
+            except ssl.SSLError:
+                break  # the next read tells what it is
+            if not piece:
+                break
+            pieces.append(piece)
+            most -= len(piece)
+        return b"".join(pieces)
 
     async def write(self, data: bytes) -> None:
         """Write all of something. Raises :exc:`OSError`."""
+        if self._before_writing is not None:
+            await self._before_writing()
         async with self._sending:
             rest = memoryview(data)
             while rest:
