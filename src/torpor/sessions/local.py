@@ -96,7 +96,11 @@ class LocalHost:
         """
         made = await maker(cache, report)
         links = made.links()
-        linked = await probe() if links is None else None
+        linked = None
+        if links is None:
+            linked = await probe()
+        else:
+            links.prepare()  # nor is the first machine to wait for one
         host = await made.open_host(home, lock=lock, links=links)
         return cls(made, host, insecure, parts, linked)
 
