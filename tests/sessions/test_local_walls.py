@@ -108,7 +108,7 @@ async def echo(internet: Internet) -> AsyncIterator[None]:
 
 def looked_up(end: OtherEnd, name: str) -> str | None:
     """Return the address that a machine gets for a name."""
-    with end.socket(socket.SOCK_DGRAM) as asking:
+    with end.new_socket(socket.SOCK_DGRAM) as asking:
         asking.sendto(dns.message.make_query(name, "A").to_wire(), RESOLVER)
         answer = dns.message.from_wire(asking.recv(4096)).answer
     return str(answer[0][0]) if answer else None
@@ -118,9 +118,7 @@ def connected(end: OtherEnd, name: str = "good.test") -> socket.socket:
     """Return a connection from a machine to port 7 of a name."""
     address = looked_up(end, name)
     assert address is not None
-    made = end.socket(socket.SOCK_STREAM)
-    made.connect((address, 7))
-    return made
+    return end.dial((address, 7))
 
 
 def said(connection: socket.socket, words: bytes) -> bytes:
