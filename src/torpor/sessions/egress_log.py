@@ -305,7 +305,7 @@ class EgressLog:
     async def flows(self, session: str) -> list[Flow]:
         """Return where the data of a session went, up to now: what has received most first."""
         with suppress(StoreError):  # what could be read is worth more than what is newest
-            await self.flush()
+            await self.flush(everything=False)
         async with self._database.read() as conn:
             return await flows_table.of_session(conn, session)
 
