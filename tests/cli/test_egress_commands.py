@@ -76,7 +76,11 @@ def test_show_says_what_may_be_reached_and_what_should_be_known(double: Double) 
         (["a.test", "--deny", "x.a.test"], {"policy": {"allow": ["a.test"], "deny": ["x.a.test"]}}),
         (["--open"], {"policy": "unrestricted"}),
         (["--unrestricted"], {"policy": "unrestricted"}),
-        (["--open", "--deny", "x.test"], {"policy": {"deny": ["x.test"]}}),
+        (["--deny", "x.test"], {"policy": {"deny": ["x.test"]}}),
+        (
+            ["10.1.2.3:5432", "--open", "--deny", "x.test"],
+            {"policy": {"unrestricted": True, "allow": ["10.1.2.3:5432"], "deny": ["x.test"]}},
+        ),
         (["--none"], {"policy": "none"}),
         (["--add", "c.test", "-a", "d.test"], {"add": ["c.test", "d.test"]}),
         (["--add", "c.test", "--remove", "a.test"], {"add": ["c.test"], "remove": ["a.test"]}),
@@ -98,10 +102,8 @@ def test_set_asks_for_what_is_said(
     [
         [],
         ["a.test", "--none"],
-        ["a.test", "--open"],
         ["a.test", "--add", "b.test"],
         ["--open", "--none"],
-        ["--preset", "github", "--unrestricted"],
         ["--remove", "a.test", "--none"],
     ],
 )
@@ -220,6 +222,8 @@ def test_show_of_a_session_says_what_it_may_reach(double: Double) -> None:
         (ONE, "a.test, b.test, preset github"),
         ("none", "nothing"),
         ("unrestricted", "all that is public"),
+        ({"deny": ["x.test"]}, "all that is public, with exceptions"),
+        ({"unrestricted": True, **ONE}, "all that is public, and a.test, b.test, preset github"),
     ):
         double.on("GET", "sessions/one", JSONResponse({"session": session(egress=policy)}))
         lines = says(double, "show", "one").stdout.splitlines()

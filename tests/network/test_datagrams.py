@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
+from ipaddress import IPv4Address
 from typing import cast
 
 import dns.message
@@ -26,6 +27,7 @@ from tests.network.world import (
 )
 from tests.waiting import eventually
 from torpor.network.limits import Limits
+from torpor.network.verdicts import Destination
 
 pytestmark = needs_root
 
@@ -149,6 +151,28 @@ async def test_a_changed_policy_ends_flows(wire: Wire, internet: Internet) -> No
             assert await wall.guard.policy(judged(["other.test"])) == 1
             with pytest.raises(ConnectionRefusedError):
                 await ask(sock, b"2")
+
+
+async def test_quic_is_refused_also_where_no_link_does(wire: Wire, internet: Internet) -> None:
+    async with walled(wire, internet, ["udp://good.test:123"]) as wall:
+        quic = Destination("good.test", IPv4Address("198.18.1.1"), 443, "udp")
+        assert not wall.guard._datagrams._may_begin(quic).allowed
+
+
+async def test_what_comes_while_the_machine_sleeps_is_lost(wire: Wire, internet: Internet) -> None:
+    async with echoing(internet.far, GOOD, 123) as echo, walled(wire, internet) as wall:
+        with asking(wall, GOOD, 123) as sock:
+            assert await ask(sock, b"1") == b"1"
+            await wall.guard.hold()
+            sock.send(b"2")
+
+            async def got() -> list[bytes]:
+                return echo.got
+
+            await eventually(got, lambda all_of_it: b"2" in all_of_it)
+            await asyncio.sleep(0.2)
+            wall.guard.go_on()
+            assert await ask(sock, b"3") == b"3"
 
 
 async def test_names_are_told_and_denied_ones_reach_no_resolver(

@@ -2,12 +2,15 @@
 against what is dialled, said and found."""
 
 import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from tests.certificates import Authority
+from tests.network.test_hello import extension, server_name
+from tests.network.test_hello import hello as made_hello
 from tests.network.walled import Web, echo, request, serving, walled
 from tests.network.world import (
     ANYWHERE,
@@ -24,6 +27,8 @@ from tests.network.world import (
     Wire,
     needs_root,
 )
+from torpor.network.terminating import Watch
+from torpor.network.verdicts import Destination
 
 pytestmark = needs_root
 
@@ -168,6 +173,35 @@ async def test_tls_without_a_name_is_denied(wire: Wire, internet: Internet, town
     assert "no name" in wall.denied().why
 
 
+HIDING = made_hello(server_name(b"good.test"), extension(0xFE0D, bytes(60)))
+
+
+async def test_a_hello_that_hides_its_name_is_denied_unless_the_policy_allows_it(
+    wire: Wire, internet: Internet, town: Town
+) -> None:
+    async with walled(wire, internet, LIST) as wall:
+        assert (await wall.say("good.test", 443, HIDING)).endswith(b"\x02\x31")
+        assert "ECH" in wall.denied().why
+        # Where names decide nothing it may: what is behind tcp:// is nobody's business.
+        async with wall.dialled("good.test", 9000) as (reader, writer):
+            writer.write(HIDING)
+            assert await reader.readexactly(len(HIDING)) == HIDING
+    async with walled(wire, internet, {"allow": LIST, "ech": "allow"}) as wall:
+        async with wall.dialled("good.test", 443) as (reader, writer):
+            writer.write(HIDING)
+            await reader.read()
+        assert wall.decisions[0].connected_to == GOOD
+
+
+async def test_a_hello_that_can_be_read_in_two_ways_is_denied(
+    wire: Wire, internet: Internet, town: Town
+) -> None:
+    twice = made_hello(server_name(b"good.test"), server_name(b"evil.test"))
+    async with walled(wire, internet, LIST) as wall:
+        assert (await wall.say("good.test", 443, twice)).endswith(b"\x02\x31")
+        assert "an extension is there twice" in wall.denied().why
+
+
 @pytest.mark.parametrize(
     ("where", "status"),
     [
@@ -294,12 +328,13 @@ async def test_whoever_waits_can_still_say_no_other_name(
 
 
 @pytest.mark.parametrize("tls", [True, False])
+@pytest.mark.parametrize("policy", [LIST, {"unrestricted": True, "deny": ["evil.test"]}])
 async def test_behind_a_banner_another_name_is_not_said_either(
-    tls: bool, wire: Wire, internet: Internet, town: Town
+    policy: object, tls: bool, wire: Wire, internet: Internet, town: Town
 ) -> None:
     data = hello("evil.test") if tls else request("evil.test")
     async with (
-        walled(wire, internet, LIST) as wall,
+        walled(wire, internet, policy) as wall,
         wall.dialled("other.test", 22) as (reader, writer),
     ):
         assert await reader.readline() == b"SSH-2.0-test\r\n"
@@ -397,6 +432,58 @@ async def test_in_the_open_names_and_addresses_work(
         async with wall.dialled(EVIL, 443, nameless, "") as (reader, writer):
             writer.write(request("x"))
             assert (await reader.read()).endswith(b"tls got 0 bytes\n")
+
+
+class Ending:
+    """Ends TLS in the least way that serves: it looks at the hello, and says one word."""
+
+    def __init__(self, *wanted: str) -> None:
+        self.names = wanted
+        self.served: list[str | None] = []
+
+    async def wanted(self, to: Destination) -> bool:
+        return to.name in self.names
+
+    async def serve(
+        self,
+        machine: socket.socket,
+        to: Destination,
+        dial: Callable[[], Awaitable[socket.socket]],
+        watch: Watch,
+    ) -> None:
+        self.served.append(to.name)
+        loop = asyncio.get_running_loop()
+        with machine, await dial() as upstream:
+            said = await loop.sock_recv(machine, 1 << 16)
+            assert said[:1] == b"\x16"  # untouched
+            watch.sent(len(said))
+            watch.used("KEY")
+            watch.told("a request was refused")
+            await loop.sock_sendall(machine, upstream.getpeername()[0].encode())
+            watch.received(10)
+            machine.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("policy", [LIST, "unrestricted", [{"host": "good.test", "inspect": True}]])
+async def test_tls_goes_to_whoever_ends_it_where_that_is_wanted(
+    policy: object, wire: Wire, internet: Internet, town: Town
+) -> None:
+    ending = Ending("good.test") if policy in (LIST, "unrestricted") else Ending()
+    async with walled(wire, internet, policy, terminator=ending) as wall:
+        assert await wall.say("good.test", 443, hello("good.test")) == GOOD.encode()
+        if policy in (LIST, "unrestricted"):
+            where = "www.cdn.test"
+            async with wall.dialled(where, 443, town.trust) as (reader, writer):
+                writer.write(request(where))
+                assert (await reader.read()).endswith(b"tls got 0 bytes\n")
+        if policy != "unrestricted":  # where names count, another one does not get there
+            answer = await wall.say("good.test", 443, hello("evil.test"))
+            assert answer == b"\x15\x03\x03\x00\x02\x02\x31"
+    assert ending.served[0] == "good.test"
+    ended = next(each for each in wall.decisions if each.ended)
+    assert (ended.inspected, ended.secrets, ended.why) == (
+        True, ("KEY",), "a request was refused",
+    )  # fmt: skip
 
 
 async def test_nothing_is_nothing(wire: Wire, internet: Internet, town: Town) -> None:

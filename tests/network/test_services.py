@@ -92,8 +92,9 @@ async def test_an_answer_waits_for_a_machine_that_sleeps(wire: Wire, internet: I
         await asyncio.sleep(0.1)
         await wall.guard.hold()
         gate.set()
-        waiting = asyncio.create_task(reader.read())
+        waiting = asyncio.create_task(reader.read(1))
         done, _ = await asyncio.wait([waiting], timeout=0.3)
         assert not done
         wall.guard.go_on()
-        assert (await waiting).endswith(b"late")
+        assert await waiting == b"H"
+        assert (await reader.read()).endswith(b"late")

@@ -166,8 +166,16 @@ async def test_rules_are_added_and_removed_however_they_are_written(service: Ser
 
 @pytest.mark.parametrize("egress", [None, {"deny": ["x.test"]}])
 def test_one_rule_more_does_not_close_what_is_open(egress: Any) -> None:
-    with pytest.raises(InvalidError, match="all that is public"):
+    with pytest.raises(InvalidError, match="adds nothing"):
         with_rules(egress, ["a.test"], [])
+    with pytest.raises(InvalidError, match=r"no rule 'a\.test'"):
+        with_rules(egress, [], ["a.test"])
+
+
+def test_what_is_not_public_is_opened_and_closed_again_beside_all_that_is() -> None:
+    opened = with_rules(None, ["10.1.2.3:5432"], [])
+    assert opened == normal({"unrestricted": True, "allow": ["10.1.2.3:5432"]})
+    assert with_rules(opened, [], ["10.1.2.3:5432"]) is None
 
 
 def test_the_rest_of_a_policy_stays_when_its_rules_change() -> None:

@@ -76,7 +76,7 @@ async def test_thousands_of_short_connections_are_few_transactions_and_none_is_l
         service.host.decide(machine, ended(at=at))
         service.host.decide(machine, denied(f"h{number % 50}.test", at=at))
         if number % 1000 == 0:
-            await log.flush()
+            await flows(service, one)  # whoever looks makes no more events of it
     service.host.reach(machine, "a.test", 100_000, 200_000, connections=10_000)
     await log.flush()
     assert writes.count < 100  # with those that come by themselves
@@ -122,6 +122,31 @@ async def test_what_could_not_be_written_is_written_later_and_counted_once(
     assert places["evil.test"].denied == 2
     assert (places["a.test"].sent_bytes, places["a.test"].received_bytes) == (10, 14)
     assert (await service.types(one)).count("egress.denied") == 1
+
+
+async def test_who_is_cancelled_in_the_middle_of_writing_counts_nothing_twice(
+    service: Service, one: Session, log: EgressLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, committed = service.database.write, asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def write() -> AsyncIterator[Any]:
+        async with real() as conn:
+            yield conn
+        committed.set()
+        await asyncio.sleep(0.1)  # where a cancellation comes too late
+
+    with monkeypatch.context() as slow:
+        slow.setattr(service.database, "write", write)
+        log.take(one.id, denied())
+        writing = asyncio.create_task(log.flush())
+        await committed.wait()
+        writing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await writing
+    await log.flush()
+    assert [line.count for line in await lines(service, one)] == [1]
+    assert (await flows(service, one))["evil.test"].denied == 1
 
 
 async def test_the_machine_of_a_session_that_is_not_known_keeps_no_other_from_being_written(

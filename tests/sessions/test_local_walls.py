@@ -23,6 +23,7 @@ from torpor.network.resolver import Resolved, Resolver
 from torpor.sessions.hosts import SESSION, Wall
 from torpor.sessions.local_walls import LocalWalls, Parts, names_of
 from torpor.vm import FreezeError, HostError
+from torpor.vm.wire import Wired
 
 LIST = Wall({"allow": [{"host": "good.test:7"}]})
 WHOSE = {SESSION: "s1"}
@@ -107,7 +108,7 @@ async def echo(internet: Internet) -> AsyncIterator[None]:
 
 def looked_up(end: OtherEnd, name: str) -> str | None:
     """Return the address that a machine gets for a name."""
-    with end.socket(socket.SOCK_DGRAM) as asking:
+    with end.new_socket(socket.SOCK_DGRAM) as asking:
         asking.sendto(dns.message.make_query(name, "A").to_wire(), RESOLVER)
         answer = dns.message.from_wire(asking.recv(4096)).answer
     return str(answer[0][0]) if answer else None
@@ -117,9 +118,7 @@ def connected(end: OtherEnd, name: str = "good.test") -> socket.socket:
     """Return a connection from a machine to port 7 of a name."""
     address = looked_up(end, name)
     assert address is not None
-    made = end.socket(socket.SOCK_STREAM)
-    made.connect((address, 7))
-    return made
+    return end.dial((address, 7))
 
 
 def said(connection: socket.socket, words: bytes) -> bytes:
@@ -231,6 +230,25 @@ async def test_a_wall_ends_with_its_machine_and_what_it_counted_is_told_once_mor
     await eventually(lambda: asyncio.sleep(0, world.standing()), lambda count: not count)
     assert [each.sent_bytes for each in world.walls.traffic()] == [1]
     assert world.walls.traffic() == []
+
+
+@needs_root
+async def test_a_machine_that_an_earlier_program_has_left_gets_its_wall_where_it_is(
+    world: World, echo: None
+) -> None:
+    left = machine()
+    link = await world.links.take()  # as it was built when the machine was found
+    left.wired = Wired(link, world.links)
+    end = OtherEnd(link.wire)
+    world.ends.append(end)
+    assert await world.walls.set(left, LIST) == 0
+    connection = await asyncio.to_thread(connected, end)
+    assert await asyncio.to_thread(said, connection, b"\0") == b"\0"
+    assert left.wired.link is link  # on which it is started again, should it be rebooted
+    left.wired.let_go()
+    assert await asyncio.to_thread(said, connection, b"\0") == b"\0"  # it is the wall's now
+    assert await world.walls.set(left, Wall("none")) == 1
+    assert {session for session, _ in world.decisions} == {"s1"}
 
 
 @needs_root

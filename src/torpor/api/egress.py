@@ -83,8 +83,8 @@ async def update_egress(
     answered, also if the machine is busy or hangs: connections that it does not allow are cut. It
     is kept over pauses, restarts and rollbacks, and forks have it too.
 
-    A rule cannot be added where everything public may be reached: that would end all the rest.
-    Without its last rule a session reaches nothing."""
+    Where everything public may be reached, only rules for what is not public can be added: any
+    other would end all the rest. Without its last rule a list lets nothing through."""
     if body.policy is not None:
         changed = await service.egress.change(session_id, by, body.policy)
     else:

@@ -81,7 +81,7 @@ def set_(
     """
     listed = bool(rules or preset or deny)
     ways = [bool(add or remove), none, listed or unrestricted]
-    if sum(ways) != 1 or (unrestricted and (rules or preset)):
+    if sum(ways) != 1:
         raise typer.BadParameter(
             "say hosts; or --add and --remove; or --open; or --none", param_hint="HOST"
         )
@@ -89,9 +89,10 @@ def set_(
     def work(client: "api.Client") -> "api.Egress":
         if add or remove:
             return client.change_egress(session, add=add or (), remove=remove or ())
-        return client.set_egress(
-            session, "none" if none else policy_of(rules, preset, deny) or "unrestricted"
-        )
+        said = policy_of(rules, preset, deny)
+        if unrestricted and said is not None:  # what is not public may be opened, too
+            said = {"unrestricted": True, **said}
+        return client.set_egress(session, "none" if none else said or "unrestricted")
 
     changed = ask(host, work)
     if output is Form.JSON:

@@ -28,6 +28,8 @@ def policy_table(found: "api.Egress") -> RenderableType:
     table.add_row(Text("may reach", "dim"), Text(words, style))
     said = found.policy if isinstance(found.policy, Mapping) else {}
     for name, value in said.items():
+        if name == "unrestricted":
+            continue  # which the mode has said
         table.add_row(Text(name, "dim"), Text(_lines(value)))
     notes = [Text(f"Note: {clear(note)}", "yellow") for note in found.notes]
     return Group(table, *notes)

@@ -48,7 +48,8 @@ def status_table(found: Status) -> Table:
     ]  # fmt: skip
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for name, value in lines:
-        table.add_row(Text(name, "dim"), value if isinstance(value, Text) else Text(value))
+        if value:
+            table.add_row(Text(name, "dim"), value if isinstance(value, Text) else Text(value))
     return table
 
 

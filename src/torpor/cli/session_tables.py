@@ -149,7 +149,10 @@ def _reach(egress: "str | Mapping[str, Any]") -> str:
     named = [clear(each.get("host", "")) for each in egress.get("allow", ())]
     named += [f"preset {clear(each)}" for each in egress.get("presets", ())]
     more = f", and {len(named) - 10} more" if len(named) > 10 else ""
-    return (", ".join(named[:10]) + more) or "all that is public, with exceptions"
+    listed = ", ".join(named[:10]) + more
+    if not listed or egress.get("unrestricted"):
+        return "all that is public" + (f", and {listed}" if listed else ", with exceptions")
+    return listed
 
 
 def _recoverable(found: "api.Session") -> Iterator[RenderableType]:

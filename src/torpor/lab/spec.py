@@ -155,6 +155,7 @@ NETWORK_PROMISES = (
     _same("S46", "network_stream_ratio", Bound(1 / 0.6)),
     _same("S47", "network_streams_ratio", Bound(1 / 0.5)),
     _same("S48", "policy_decision", Bound(0.000020)),
+    _same("S49", "network_flood_ratio", Bound(1.1)),
 )
 """What is checked against a bench of the wall."""
 

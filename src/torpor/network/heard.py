@@ -16,6 +16,7 @@ LINE = 8 << 10
 MOST = 32 << 10
 """Bytes that are enough to be certain."""
 
+_BINARY = re.compile(rb"[^\t\r -~]")
 _WORD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}(?:[ \t]|$)")
 _BEGINNING = b"\r\n \t"
 """What servers skip before a request."""
@@ -63,8 +64,8 @@ def _is_http(data: bytes) -> bool | None:
     if not start:
         return None if len(data) < LINE else False
     line, end, _ = start.partition(b"\n")
+    if not _WORD.match(line) and _BINARY.search(line):
+        return False
     if _VERSION.search(line) or (end and _OLD.match(line)):
         return True
-    if end or len(line) >= LINE or not _WORD.match(line):
-        return False
-    return None
+    return False if end or len(line) >= LINE else None

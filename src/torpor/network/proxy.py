@@ -88,6 +88,8 @@ class Proxy:
                 flow.deny(error.verdict or Verdict(False, "http", error.answer.text))
                 answer = error.answer
             else:
+                if machine.fileno() < 0:  # whoever served it has closed it
+                    return False
                 if flow.unread:
                     await linger(machine)
                 await _taken(machine)

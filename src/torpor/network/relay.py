@@ -73,10 +73,8 @@ async def downward(upstream: socket.socket, machine: socket.socket, flow: Flow) 
 
 async def carry_down(upstream: socket.socket, machine: socket.socket, flow: Flow) -> None:
     """Carry what the other side says, to its end, and do not say that it has ended. While the
-    machine sleeps, wait."""
+    machine sleeps nothing is read but the one piece that waits to be written to it."""
     while True:
-        if flow.hold.asleep():
-            await flow.hold.awake()
         await flow.turn()
         piece = flow.buffer
         try:

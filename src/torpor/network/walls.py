@@ -99,6 +99,23 @@ class Walls(Generic[L]):
         taking = self._links.rebuilt(pid)
         return await self._stand(key, taking, judge, names, limits, session or key)
 
+    async def stand_at(
+        self,
+        key: str,
+        link: L,
+        judge: Judge,
+        names: Names,
+        limits: Limits = Limits(),  # noqa: B008
+        session: str | None = None,
+    ) -> None:
+        """Put up a wall at a link that there is already, and that is the wall's from now on. Raises
+        :exc:`NetworkError` if there is a wall of that key."""
+
+        async def there() -> L:
+            return link
+
+        await self._stand(key, there(), judge, names, limits, session or key)
+
     async def policy(self, key: str, judge: Judge, limits: Limits | None = None) -> int:
         """See :meth:`Guard.policy`. Raises KeyError."""
         return await self._walls[key].guard.policy(judge, limits)

@@ -21,6 +21,7 @@ from torpor.sessions.events import Events
 from torpor.sessions.flows import Delta, Flows, Records
 from torpor.sessions.hosts import Counted, MachineHost
 from torpor.sessions.model import SYSTEM, now
+from torpor.sessions.tasks import Tasks
 from torpor.store import egress_log as table
 from torpor.store import flows as flows_table
 from torpor.store import sessions as sessions_table
@@ -61,7 +62,8 @@ class _Written:
 class EgressLog:
     """The log of all sessions on one host, and where their data went."""
 
-    def __init__(self, database: Database, host: MachineHost, events: Events) -> None:
+    def __init__(self, database: Database, host: MachineHost, events: Events, tasks: Tasks) -> None:
+        self._tasks = tasks
         self._database = database
         self._host = host
         self._events = events
@@ -131,6 +133,11 @@ class EgressLog:
         """Write all that has come until now; with ``sample`` also what was counted, with
         ``everything`` also the events that could wait. It costs no transaction if there is nothing
         new. Raises :exc:`StoreError`; nothing is lost then."""
+        # To its end: who is cancelled does not know whether the commit came to its own.
+        work = self._flush_all(sample=sample, everything=everything)
+        await self._tasks.whole(work, "writing what the wall decided")
+
+    async def _flush_all(self, *, sample: bool, everything: bool) -> None:
         async with self._writing:
             there = self._look() if sample else None
             batches, self._batches = self._batches, {}
@@ -298,7 +305,7 @@ class EgressLog:
     async def flows(self, session: str) -> list[Flow]:
         """Return where the data of a session went, up to now: what has received most first."""
         with suppress(StoreError):  # what could be read is worth more than what is newest
-            await self.flush()
+            await self.flush(everything=False)
         async with self._database.read() as conn:
             return await flows_table.of_session(conn, session)
 

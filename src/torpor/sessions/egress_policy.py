@@ -53,13 +53,9 @@ def with_rules(egress: Plain, add: Sequence[object], remove: Sequence[str]) -> P
             state="Nothing was changed.",
             todo="Write the whole policy instead.",
         )
-    if _is_open(egress):
-        raise InvalidError(
-            "The session may reach all that is public, and no rule adds to that or takes from it.",
-            state="Nothing was changed.",
-            todo="Write the list of all that it may reach, or what it may not in deny.",
-        )
     said = dict(egress) if isinstance(egress, dict) else {}
+    if _is_open(egress):  # a rule for what is public would close the rest, and so is refused
+        said |= {"unrestricted": True}
     allow, presets = list(said.get("allow", ())), list(said.get("presets", ()))
     for rule in remove:
         if rule in presets:
@@ -67,7 +63,7 @@ def with_rules(egress: Plain, add: Sequence[object], remove: Sequence[str]) -> P
         else:
             allow.remove(_written_as(rule, allow, presets))
     said |= {"allow": [*allow, *add], "presets": presets}
-    if not said["allow"] and not presets:
+    if not said["allow"] and not presets and "unrestricted" not in said:
         return NOTHING
     return normal({key: value for key, value in said.items() if value})
 

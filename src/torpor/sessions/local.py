@@ -98,9 +98,11 @@ class LocalHost:
         """
         made = await maker(cache, report)
         links = made.links()
-        if links is not None:
+        linked = None
+        if links is None:
+            linked = await probe()
+        else:
             links.prepare()  # nor is the first machine to wait for one
-        linked = await probe() if links is None else None
         host = await made.open_host(home, lock=lock, links=links, authorities=authorities)
         return cls(made, host, insecure, parts, linked)
 

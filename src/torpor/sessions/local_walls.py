@@ -189,10 +189,14 @@ class LocalWalls:
         policy = policy_of(wall.egress)
         key, names, limits = new_id(), names_of(wall), limits_of(policy)
         session, decide = machine.record.labels.get(SESSION, ""), self._judge(policy, wall)
+        link = machine.wired.take()  # it was built when the machine was found
         with told_as_host_error():
-            link = await self._walls.adopt(key, machine.pid, decide, names, limits, session)
+            if isinstance(link, Link):
+                await self._walls.stand_at(key, link, decide, names, limits, session)
+            else:
+                link = await self._walls.adopt(key, machine.pid, decide, names, limits, session)
+                machine.wired = Wired(link)  # where it is started again, should it be rebooted
         self._stands(Standing(key, session, link, names, policy.hold, machine.id))
-        machine.wired = Wired(link)  # where it is started again, should it be rebooted
 
     async def _change(self, standing: Standing, wall: Wall) -> int:
         assert self._walls is not None

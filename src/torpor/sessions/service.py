@@ -88,7 +88,7 @@ class Sessions:
         database.on_news(NEWS, self._lives.changed)  # what becomes of it may be told by another
         self._room = Room(host, limits)
         self.events = Events(database)
-        self.egress_log = EgressLog(database, host, self.events)
+        self.egress_log = EgressLog(database, host, self.events, self._tasks)
         operations = Operations(database, self.events, self._tasks, me)
         self._operations = operations
         self._snapshots = Snapshots(database, host, self.events, self._tasks, me)

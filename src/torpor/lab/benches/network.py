@@ -40,6 +40,11 @@ FIGURES = (
     Figure("network_streams_direct", "s", "without the wall: 200 connections of 1 MiB at once"),
     Figure("network_streams", "s", "through the wall: the same"),
     Figure("network_streams_ratio", "x", "the same, in times of what it takes without the wall"),
+    Figure(
+        "network_flood_ratio", "x",
+        "eight bytes and the first one back through the wall while another machine begins"
+        " connections as fast as it can, in times of what it takes when none does",
+    ),
 )  # fmt: skip
 
 
@@ -68,6 +73,8 @@ async def measure(lab: Laboratory, runs: int, book: Notebook) -> None:
             book.note(f"network_{what}_direct", direct_s)
             book.note(f"network_{what}", wall_s)
             book.note(f"network_{what}_ratio", wall_s / direct_s)
+        alone, flooded = (statistics.median(samples[each]) for each in ("alone", "flooded"))
+        book.note("network_flood_ratio", flooded / alone)
 
 
 async def _one_run() -> dict[str, list[float]]:

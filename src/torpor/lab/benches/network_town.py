@@ -6,6 +6,7 @@ user namespace of its own. Prints a JSON document: samples in seconds by names.
 
     machine --- wall ... proxy --- internet        through the wall
     machine ----------------------- internet       directly
+    flooding --- its wall ... the same proxy       beside it, at the end
 """
 
 import asyncio
@@ -54,6 +55,8 @@ STREAM = 256 << 20
 STREAMS, EACH = 200, 1 << 20
 PIECE = 1 << 20
 BLOCK = bytes(PIECE)
+FLOODED = 2.5
+"""Seconds after which a flood has used up what it may do at once."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -148,13 +151,11 @@ def _secret(context: ssl.SSLContext, sock: socket.socket) -> None:
 # The machine
 
 
-def measure(runs: int, walled: str, certificate: Path) -> dict[str, list[float]]:
-    """Measure everything in turns, directly and through the wall."""
-    ip(
-        "link set lo up", "link set eth0 up", f"addr add {ADDRESS}/24 dev eth0",
-        f"route add default via {WALL}",
-        "link set direct up", "addr add 192.0.2.2/24 dev direct",
-    )  # fmt: skip
+def measure(runs: int, walled: str, certificate: Path, flooding: Other) -> dict[str, list[float]]:
+    """Measure everything in turns, directly and through the wall; then what passes the wall while
+    another machine is ``flooding``."""
+    _connect_machine()
+    ip("link set direct up", "addr add 192.0.2.2/24 dev direct")
     trust = ssl.create_default_context(cafile=str(certificate))
     ways = (("direct", DIRECT), ("wall", walled))
     kinds: dict[str, Callable[[str], None]] = {
@@ -175,7 +176,29 @@ def measure(runs: int, walled: str, certificate: Path) -> dict[str, list[float]]
             samples.setdefault(f"stream_{way}", []).append(_seconds(_stream, where))
         for way, where in ways:
             samples.setdefault(f"streams_{way}", []).append(_seconds(_streams, where))
+    samples["alone"] = [_seconds(_first_plain, walled) for _ in range(5 * CONNECTIONS)]
+    flooding.go()
+    time.sleep(FLOODED)
+    samples["flooded"] = [_seconds(_first_plain, walled) for _ in range(5 * CONNECTIONS)]
     return samples
+
+
+def flood() -> None:
+    """Begin connections through the wall as fast as one can, until this process is ended. On a host
+    of two cores it must not have the time that others need, as a machine has none of them."""
+    os.nice(19)
+    _connect_machine()
+    while True:
+        with socket.socket() as sock:
+            sock.setblocking(False)
+            sock.connect_ex((FAR, PLAIN))
+
+
+def _connect_machine() -> None:
+    ip(
+        "link set lo up", "link set eth0 up", f"addr add {ADDRESS}/24 dev eth0",
+        f"route add default via {WALL}",
+    )  # fmt: skip
 
 
 def _seconds(work: Callable[[str], None], where: str) -> float:
@@ -243,21 +266,29 @@ def build_wall(machine: Other) -> Ends:
     return Ends(*(socket.socket(fileno=each.detach()) for each in made))
 
 
-async def guard(ends: Ends, names: Names, until: int) -> None:
-    """Be the machine's wall until there is an end at a descriptor."""
-    own = OwnAddresses()
+async def guard(ends: Ends, others: Ends, names: Names, until: int) -> None:
+    """Be the walls of two machines until there is an end at a descriptor. The first may begin as
+    many connections as it likes, the other what machines may."""
     resolver = Resolver(lambda name: Resolved("found", (IPv4Address(FAR),)))
-    limits = Limits(new_connections=100_000)
-    wall = Guard(
-        "bench", ends, judge(parse(POLICY), own=own), names, resolver,
-        tell=lambda decision: None, turns=Turns(), limits=limits,
-    )  # fmt: skip
+    turns = Turns()
+    decides = judge(parse(POLICY), own=OwnAddresses())
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(until, ended.set)
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(wall.run())
+        walls = [
+            tasks.create_task(
+                Guard(
+                    session, wires, decides, names, resolver,
+                    tell=lambda decision: None, turns=turns, limits=limits,
+                ).run()
+            )
+            for session, wires, limits in (
+                ("bench", ends, Limits(new_connections=100_000)), ("flood", others, Limits()),
+            )
+        ]  # fmt: skip
         await ended.wait()
-        running.cancel()
+        for each in walls:
+            each.cancel()
     resolver.close()
 
 
@@ -304,10 +335,11 @@ def main(runs: int) -> dict[str, list[float]]:
     with tempfile.TemporaryDirectory() as place:
         certificate = certify(Path(place))
         internet = Other(lambda: serve(certificate))
+        flooding = Other(flood)
         result, told = os.pipe()
-        machine = Other(lambda: _tell(told, measure(runs, walled, certificate)))
+        machine = Other(lambda: _tell(told, measure(runs, walled, certificate, flooding)))
         os.close(told)
-        ends = build_wall(machine)
+        ends, others = build_wall(machine), build_wall(flooding)
         ip(
             "link set lo up",
             f"link add wan type veth peer name eth0 netns {internet.pid}",
@@ -319,14 +351,15 @@ def main(runs: int) -> dict[str, list[float]]:
         os.read(READY[0], 1)
         machine.go()
         try:
-            asyncio.run(guard(ends, names, result))
+            asyncio.run(guard(ends, others, names, result))
             with os.fdopen(result, "rb") as words:
                 return dict(json.loads(words.read() or b"{}"))
         finally:
-            for each in (internet.pid, machine.pid):
+            for each in (internet.pid, flooding.pid, machine.pid):
                 os.kill(each, 9)
                 os.waitpid(each, 0)
             ends.close()
+            others.close()
 
 
 def _tell(told: int, samples: dict[str, list[float]]) -> None:
