@@ -9,6 +9,7 @@ from torpor.cli import findings
 from torpor.cli.facts import TOOLS, Facts, Kept, Kvm, Memory, Place, Program, System, Tool
 from torpor.cli.findings import GIB, Finding, diagnose
 from torpor.cli.server_facts import Server
+from torpor.network.link import Probed
 from torpor.settings.presence import Presence
 from torpor.vm import Accelerator, Jail
 from torpor.vm.cgroup_trees import CONTROLLERS, Tree
@@ -123,6 +124,12 @@ def test_whatever_is_not_ok_says_what_to_do() -> None:
             "chgrp kvm /dev/kvm",
         ),
         ("jail", {"jail": None, "jail_problem": "not known"}, "broken", "not known"),
+        (
+            "network of machines",
+            {"link": Probed("to make a tap failed: No such device", "Load the module tun.")},
+            "broken",
+            "without a network card",
+        ),
         ("user of its own", {"jail": BARE}, "warning", "only root can give one"),
         ("namespaces", {"jail": BARE}, "warning", "No permissions to create"),
         ("system calls", {"jail": BARE}, "warning", "without seccomp"),

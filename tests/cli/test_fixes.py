@@ -10,6 +10,7 @@ from torpor.cli import fixing
 from torpor.cli.facts import TOOLS, Facts, Kvm, Program
 from torpor.cli.findings import APPARMOR
 from torpor.cli.fixes import PROFILE_FILE, PROGRAMS, SYSCTL_FILE, Fix, apply, plan
+from torpor.network.link import Probed
 
 ALL = frozenset(PROGRAMS)
 
@@ -30,6 +31,12 @@ def test_missing_packages_are_installed_at_once_and_each_once() -> None:
     assert command[:2] == ("apt-get", "install")
     packages = [word for word in command[2:] if not word.startswith("-")]
     assert packages == sorted({tool.package for tool in TOOLS})
+
+
+def test_a_package_that_only_links_need_is_installed_too() -> None:
+    facts = replace(GOOD, root=True, link=Probed("no library", "Install nftables.", "nftables"))
+    (fix,) = planned(facts)
+    assert fix.commands[0][-1] == "nftables"
 
 
 def test_a_user_does_it_with_sudo_and_root_without() -> None:

@@ -71,7 +71,7 @@ with open("/large", "rb") as file:
                       digests]))
 """
 MADE_AT_BOOT = {"proc", "sys", "dev", "run", "tmp", "lib", "lost+found"}
-MADE_AT_BOOT |= {"etc", "etc/machine-id", "etc/hostname", "workspace"}
+MADE_AT_BOOT |= {"etc", "etc/machine-id", "etc/hostname", "etc/resolv.conf", "workspace"}
 KINDS = {
     tarfile.REGTYPE: stat.S_IFREG,
     tarfile.LNKTYPE: stat.S_IFREG,

@@ -19,7 +19,9 @@ async def test_snapshots_survive_a_cleared_cache(
     shutil.copytree(start.maker.home, golden, copy_function=_link)
     made = start.maker
     place = home / "home" if not cache_is_elsewhere else Path("/dev/shm") / home.name
-    host = await Host.open(place, made.accelerator, made.jail, golden=Store(golden))
+    host = await Host.open(
+        place, made.accelerator, made.jail, golden=Store(golden), links=made.links(0)
+    )
     try:
         machine = await host.thaw(start.golden, Identity.of("kept"))
         await machine.agent.shell("echo kept > /root/file")

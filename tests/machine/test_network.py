@@ -1,5 +1,5 @@
-"""The network card of a real machine: what it dials arrives at the wall, through freeze, thaw, fork,
-reboot and the end of the program."""
+"""The network card of a real machine: what it dials arrives at the wall, through freeze, thaw,
+fork, reboot and the end of the program."""
 
 import asyncio
 import os
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.machine.conftest import Start
+from tests.machine.conftest import Start, open_host
 from torpor.guest.card import ADDRESS
 from torpor.images import golden, silent
 from torpor.network.link import Link
-from torpor.vm import SIZES, Command, Exec, Host, Identity, Machine, Wanted
+from torpor.vm import SIZES, Command, Exec, Host, HostError, Identity, Machine, Output, Wanted
 
 pytestmark = pytest.mark.machine
 
@@ -105,20 +105,26 @@ async def test_a_fork_is_without_its_parents_connections_and_the_parent_notices_
     inside = Command(("/bin/bash", "-c", INSIDE))
     loopback = await parent.agent.start(inside)
     assert await first_line(loopback) == "both are there"
+    waiting = Command(("/bin/bash", "-c", "exec 3<>/dev/udp/9.9.9.9/99; echo on; read -r x <&3"))
+    datagrams = await parent.agent.start(waiting)
+    assert await first_line(datagrams) == "on"
     talking, program = await talk(parent, link_of(parent))
     with talking.sock:
         frozen = await host.freeze(parent, Wanted("run", event="fork"))
         child = await host.thaw(frozen.manifest.id, Identity.of("child"), event="fork")
         assert child.no_card is None
-        # The program there has heard of it: its read failed, and it has ended.
-        async with asyncio.timeout(LIMIT):
-            there = await child.agent.attach(program.id)
-            await there.collect()
-        assert there.exit is not None
+        # The programs there have heard of it: their reads failed, and they have ended.
+        for each in (program, datagrams):
+            async with asyncio.timeout(LIMIT):
+                there = await child.agent.attach(each.id)
+                await there.collect()
+            assert there.exit is not None
         await talking.says("parent")
+        assert datagrams.exit is None
         # What is within the machine stays.
-        said = await child.agent.shell("echo through >/tmp/go; until [ -s /tmp/gone ]; do sleep 0.1"
-                                       "; done; cat /tmp/gone")
+        said = await child.agent.shell(
+            "echo through >/tmp/go; until [ -s /tmp/gone ]; do sleep 0.1; done; cat /tmp/gone"
+        )
         assert said.stdout == b"through\n"
         # And the child dials for itself.
         own, _ = await talk(child, link_of(child))
@@ -143,16 +149,15 @@ async def first_line(running: Exec) -> str:
     """Return the first line that a command writes."""
     said = b""
     async with asyncio.timeout(LIMIT):
-        async for piece in running:
-            said += getattr(piece, "data", b"")
-            if b"\n" in said:
-                return said.partition(b"\n")[0].decode()
-    raise AssertionError("it ended")
+        while b"\n" not in said:
+            piece = await running.next_output()
+            assert isinstance(piece, Output)
+            said += piece.data
+    return said.partition(b"\n")[0].decode()
 
 
-async def test_a_reboot_and_a_new_program_find_the_card_at_work(
-    start: Start, host: Host, home: Path
-) -> None:
+async def test_a_reboot_and_a_new_program_find_the_card_at_work(start: Start, home: Path) -> None:
+    host = await open_host(start, home)
     machine = await host.thaw(start.golden, Identity.of("test"))
     rebooted = asyncio.Event()
     machine.on_reboot(lambda _: rebooted.set())
@@ -165,7 +170,7 @@ async def test_a_reboot_and_a_new_program_find_the_card_at_work(
         await talking.says("rebooted")
     await host.close()
 
-    again = await start.maker.open_host(home)
+    again = await open_host(start, home)
     (adopted,) = again.machines.values()
     talking, _ = await talk(adopted, link_of(adopted))
     with talking.sock:
@@ -197,11 +202,70 @@ async def test_qemu_is_alone_with_the_wire_and_holds_nothing_else_of_it(
     machine = await host.thaw(start.golden, Identity.of("test"))
     wire = link_of(machine).wire
     process = Path(f"/proc/{machine.pid}")
-    namespaces = {name: os.stat(process / "ns" / name).st_ino for name in ("net", "user")}
+    namespaces = {name: (process / "ns" / name).stat().st_ino for name in ("net", "user")}
     assert namespaces["net"] == os.fstat(wire.network).st_ino
     assert namespaces["user"] != os.fstat(wire.users).st_ino
     status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
     assert {status[name].strip("\t0") for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")} == {""}
-    files = [os.readlink(each) for each in (process / "fd").iterdir()]
+    files = [str(each.readlink()) for each in (process / "fd").iterdir()]
     assert files.count("/dev/net/tun") == 1
     assert not [each for each in files if each.startswith(("net:", "user:", "/proc/"))]
+
+
+PYTHON = (
+    "/run/torpor/tools/lib/ld.so", "--inhibit-cache", "--library-path", "/run/torpor/tools/lib",
+    "--argv0", "/run/torpor/tools/bin/python3.11", "/run/torpor/tools/bin/python3.11", "-I", "-S",
+)  # fmt: skip
+"""The agent's own, in the machine."""
+SIX = """
+import socket
+listening = socket.socket(socket.AF_INET6)
+listening.bind(("::1", 0))
+listening.listen()
+dialling = socket.create_connection(listening.getsockname()[:2], timeout=20)
+dialling.send(b"through")
+print(listening.accept()[0].recv(100).decode())
+try:
+    socket.create_connection(("2001:db8::1", 80), timeout=20)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+async def test_ipv6_ends_at_the_machine_and_nobody_waits_for_it(start: Start, host: Host) -> None:
+    machine = await host.thaw(start.golden, Identity.of("test"))
+    async with asyncio.timeout(LIMIT):
+        said = await machine.agent.run(*PYTHON, "-c", SIX)
+    assert said.stdout == b"through\nNetwork is unreachable\n"
+
+
+async def test_what_root_has_broken_is_right_again_after_a_thaw(start: Start, host: Host) -> None:
+    machine = await host.thaw(start.golden, Identity.of("test"))
+    busybox = "/run/torpor/tools/bin/busybox"
+    broken = await machine.agent.shell(
+        f"{busybox} ip link set eth0 mtu 600 && {busybox} ip addr flush dev eth0"
+        f" && {busybox} ip link set eth0 down"
+    )
+    assert broken.exit.ok
+    frozen = await host.freeze(machine, Wanted("stop"))
+    machine = await host.thaw(frozen.manifest.id)
+    assert machine.no_card is None
+    talking, _ = await talk(machine, link_of(machine))
+    with talking.sock:
+        await talking.says("repaired")
+    mtu = await machine.agent.shell("cat /sys/class/net/eth0/mtu")
+    assert mtu.stdout == b"1500\n"
+
+
+async def test_a_card_that_cannot_be_connected_is_refused_before_anything_starts(
+    start: Start, home: Path
+) -> None:
+    made = start.maker
+    host = await Host.open(home, made.accelerator, made.jail, golden=made.store())
+    try:
+        with pytest.raises(HostError, match="has a network card, and this host can connect none"):
+            await host.thaw(start.golden, Identity.of("test"))
+        assert host.processes() == []
+        assert list((home / "machines").iterdir()) == []
+    finally:
+        await host.close()

@@ -182,7 +182,9 @@ async def test_a_host_without_the_kernel_says_so_and_keeps_the_disk(
     start: Start, home: Path
 ) -> None:
     made = start.maker
-    host = await Host.open(home, made.accelerator, made.jail, golden=made.store())
+    host = await Host.open(
+        home, made.accelerator, made.jail, golden=made.store(), links=made.links(0)
+    )
     try:
         machine = await host.thaw(start.golden, Identity.of("test"))
         await machine.agent.shell(WRITE)

@@ -30,7 +30,9 @@ def changed(start: Start, directory: Path, digest: str, broken: bool = False) ->
 
 async def open_with(start: Start, home: Path, agent: AgentCode) -> Host:
     made = start.maker
-    return await Host.open(home, made.accelerator, made.jail, golden=made.store(), agent=agent)
+    return await Host.open(
+        home, made.accelerator, made.jail, golden=made.store(), agent=agent, links=made.links(0)
+    )
 
 
 async def lines(running: Exec, count: int) -> list[bytes]:

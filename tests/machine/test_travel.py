@@ -38,7 +38,7 @@ async def test_exported_deleted_and_imported_elsewhere_the_counter_goes_on(
     shutil.rmtree(home / "first")
 
     maker = start.maker
-    second = await Host.open(home / "second", maker.accelerator, maker.jail)
+    second = await Host.open(home / "second", maker.accelerator, maker.jail, links=maker.links(0))
     try:
         with open(home / "file", "rb") as file:
             arrived = await import_into(second, file)

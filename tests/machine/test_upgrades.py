@@ -57,7 +57,9 @@ def by_version(start: Start, other: OtherQemu) -> dict[tuple[int, int], OtherQem
 @asynccontextmanager
 async def opened(home: Path, qemu: OtherQemu, start: Start) -> AsyncIterator[Host]:
     """A host whose machines run under one QEMU; they are ended at the end of the block."""
-    host = await Host.open(home, qemu.accelerator, qemu.jail, golden=start.maker.store())
+    host = await Host.open(
+        home, qemu.accelerator, qemu.jail, golden=start.maker.store(), links=start.maker.links(0)
+    )
     try:
         yield host
     finally:

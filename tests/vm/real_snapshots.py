@@ -136,7 +136,7 @@ def make_snapshot(
         disk=(root, *chain),
         tools=tools,
         sizes=sizes,
-        version=version_with(disks),
+        version=version_with(disks, card=False),
         disks=disks,
     )
     store.commit(partial, made, {})

@@ -537,7 +537,7 @@ def test_a_layer_cannot_choose_its_name(forged: Forged, target: Store) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"version": 3}, "version 3"),
+        ({"version": 4}, "version 4"),
         ({"created_at": "now"}, "time"),
         ({"created_at": "2026-03-01T08:05:42"}, "time"),
         ({"labels": {"a": "\x1b[2J"}}, "does not print"),
@@ -614,8 +614,8 @@ def test_an_index_of_an_absurd_length(target: Store, length: int) -> None:
 
 def test_another_version_of_the_file(forged: Forged, target: Store) -> None:
     content = bytearray(forged.write())
-    content[:HEAD] = exported._sealed(exported._HEADER.pack(b"TORPORSX", 3, 65536, 10))
-    with pytest.raises(SnapshotError, match="version 3; this Torpor reads version 1 and 2"):
+    content[:HEAD] = exported._sealed(exported._HEADER.pack(b"TORPORSX", 4, 65536, 10))
+    with pytest.raises(SnapshotError, match="version 4; this Torpor reads version 1, 2, 3"):
         take(target, bytes(content))
 
 

@@ -10,6 +10,7 @@ from torpor.images.confine import USER
 from torpor.vm import jail as jails
 from torpor.vm.jail import FIRST_UID, UIDS, Jail, detect, pick_uid, qemu_files
 from torpor.vm.limits import Limits
+from torpor.vm.wire import Wire
 
 QEMUS = (Path("/usr/bin/qemu"), Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/share/qemu"))
 WHOLE = Jail(own_user=True, namespaces=True, seccomp=True, missing=(), seen=QEMUS)
@@ -264,3 +265,23 @@ async def test_where_libraries_cannot_be_listed_qemu_sees_all_programs_and_that_
     found = await detect()
     assert Path("/usr") in found.seen
     assert [why for why in found.missing if why.startswith("only its files: ")]
+
+
+def test_a_machine_with_a_card_is_started_on_its_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Wire(tap=30, users=31, network=32)
+    ours = f"/proc/{os.getpid()}/fd"
+    for user, more in ((0, []), (1000, [f"--user={ours}/31", "--preserve-credentials"])):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        line = replace(WHOLE, resource_limits=True).wrap(
+            ["qemu"], uid=FIRST_UID, info_fd=9, kvm=False, limits=LIMITS, wire=wire
+        )
+        # Before it is nobody: whoever enters must have the rights to.
+        assert line.index("nsenter") < line.index("prlimit") < line.index("setpriv")
+        entering = line[: line.index("prlimit")]
+        assert entering == ["nsenter", f"--net={ours}/32", *more, "--"]
+        assert "--unshare-net" not in line
+        assert "--unshare-user" in line
+    assert "--unshare-net" in wrap(WHOLE)
+    bare = replace(WHOLE, namespaces=False)
+    line = bare.wrap(["qemu"], uid=0, info_fd=9, kvm=False, gate=11, wire=wire)
+    assert line.index("sh") < line.index("nsenter")

@@ -79,7 +79,7 @@ def refusal(text: bytes) -> str:
 
 def test_each_field_is_needed_and_no_other_is_taken(some_manifest: Manifest) -> None:
     whole = json.loads(documents.write(some_manifest))
-    assert set(whole) == {field.name for field in fields(Manifest)} - {"disks"}
+    assert set(whole) == {field.name for field in fields(Manifest)} - {"disks", "card"}
     for name in whole:
         less = {key: value for key, value in whole.items() if key != name}
         assert name in refusal(json.dumps(less).encode())
@@ -89,7 +89,7 @@ def test_each_field_is_needed_and_no_other_is_taken(some_manifest: Manifest) -> 
     )
 
 
-@pytest.mark.parametrize("version", [0, 3, -1, "1", None, [1], 1.5, True])
+@pytest.mark.parametrize("version", [0, 4, -1, "1", None, [1], 1.5, True])
 def test_another_version_is_refused_before_anything_else_is_read(
     some_manifest: Manifest, version: object
 ) -> None:
@@ -141,6 +141,7 @@ def test_without_disks_in_slots_nothing_is_written_of_them(
 ) -> None:
     for each in (some_manifest, some_record, Sums({}, ())):
         assert b"disks" not in documents.write(each)
+        assert b"card" not in documents.write(each)
     assert b'"version": 1' in documents.write(some_manifest)
 
 
@@ -163,6 +164,18 @@ def test_a_version_that_does_not_go_with_its_disks_is_refused(some_manifest: Man
     assert "does not go with its disks" in refusal(json.dumps(whole | {"version": 1}).encode())
     whole["disks"][0]["slot"] = "root"
     assert "disks.0.slot" in refusal(json.dumps(whole).encode())
+
+
+def test_with_a_card_it_comes_back_as_it_was_and_has_another_version(
+    some_manifest: Manifest, some_record: MachineRecord
+) -> None:
+    for disks in ((), (DISK,)):
+        wanted = replace(some_manifest, version=3, disks=disks, card=True)
+        assert documents.parse(Manifest, documents.write(wanted), "manifest.json") == wanted
+    record = replace(some_record, version=3, card=True)
+    assert documents.parse(MachineRecord, documents.write(record), "machine.json") == record
+    for changes in ({"version": 3}, {"card": True}, {"card": True, "version": 2}):
+        assert "does not go with" in refusal(changed(some_manifest, **changes))
 
 
 def test_a_record_with_disks_names_their_layers_and_puts_tops_over_each(

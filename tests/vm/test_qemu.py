@@ -188,3 +188,26 @@ def test_a_disk_in_a_slot_takes_the_place_of_nothing() -> None:
     )
     assert added["31"] == added["32"] != added["30"]
     assert set(map(int, added)) >= {30, 31, 32}
+
+
+def test_a_card_comes_last_and_changes_nothing_else() -> None:
+    with_card = line(descriptors=replace(DESCRIPTORS, card=31))
+    without = line()
+    (device,) = [word for word in with_card if word.startswith("virtio-net-device")]
+    more = ["-netdev", "tap,id=wire,fd=31,vhost=off", "-device", device]
+    at = with_card.index("-netdev")
+    assert with_card[at : at + 4] == more
+    assert with_card[:at] + with_card[at + 4 :] == without
+    assert 31 in replace(DESCRIPTORS, card=31).all()
+    assert values(with_card, "-device")[-1] == device
+
+
+def test_the_card_is_the_same_whatever_the_hosts_kernel_can_do() -> None:
+    for version, newer in (((7, 2, 0), False), ((8, 2, 0), True), ((10, 0, 0), True)):
+        words = line(version=version, descriptors=replace(DESCRIPTORS, card=31))
+        device = values(words, "-device")[-1]
+        assert "mac=02:74:6f:72:70:72" in device
+        for name in ("guest_announce", "guest_ufo", "host_ufo"):
+            assert f",{name}=off" in device
+        for name in ("guest_uso4", "guest_uso6", "host_uso"):
+            assert (f",{name}=off" in device) is newer

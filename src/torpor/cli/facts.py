@@ -13,13 +13,15 @@ import os
 import platform
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from torpor.cli import rights
 from torpor.cli.leftovers import leftovers
 from torpor.cli.server_facts import Server, server_of
+from torpor.network.link import Probed
+from torpor.network.link import probe as probe_link
 from torpor.settings import Places
 from torpor.vm import Accelerator, HostError, Jail, SnapshotError, Store, detect, probe
 from torpor.vm.accelerator import qemu_version
@@ -160,6 +162,7 @@ class Facts:
     leftovers: tuple[Path, ...]
     server: Server
     kept: Kept = Kept(0)
+    link: Probed = field(default_factory=Probed)
 
 
 async def gather(places: Places) -> Facts:
@@ -197,6 +200,7 @@ async def gather(places: Places) -> Facts:
         leftovers=tuple(leftovers(places.home)),
         server=await asyncio.to_thread(server_of, places.home),
         kept=kept_snapshots(places.home, accelerator),
+        link=await probe_link(),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from torpor.cli.facts import Facts, Kept, Kvm, Memory, Place, Program, System
 from torpor.cli.server_facts import Server
+from torpor.network.link import Probed
 from torpor.vm import MIB, SIZES, Accelerator, Jail
 
 GIB = 1 << 30
@@ -45,6 +46,7 @@ def diagnose(facts: Facts) -> list[Finding]:
         own_memory(facts.own_memory_refused, facts.jail),
         adopted_memory(facts.adopted_memory_refused, facts.jail, facts.sysctls),
         page_map(available=facts.pagemap_scan),
+        network(facts.link),
         *(program(each) for each in facts.programs),
         *subordinate_ids(facts.subordinate_ids, facts.user, root=facts.root),
         memory(facts.memory),
@@ -180,6 +182,20 @@ def namespaces(sysctls: dict[str, int | None], found: Jail | None) -> Finding:
     if sysctls.get(APPARMOR) == 1:
         return Finding("rights", what, "ok", "restricted by AppArmor, but bubblewrap may make them")
     return Finding("rights", what, "ok", "no setting of the kernel refuses them")
+
+
+def network(found: Probed) -> Finding:
+    """Whether machines can be given a network card."""
+    what = "network of machines"
+    if found.works:
+        return Finding("host", what, "ok", "each has a wire of its own to the wall; one was built")
+    return Finding(
+        "host",
+        what,
+        "broken",
+        f"none: {found.why}. Machines are made without a network card",
+        found.todo,
+    )
 
 
 def own_memory(refused: str | None, found: Jail | None) -> Finding:

@@ -72,7 +72,10 @@ def plan(facts: Facts, programs: frozenset[str], torpor: str) -> Plan:
 
 def _wanted(facts: Facts, torpor: str) -> Iterator[tuple[Fix, tuple[str, ...]]]:
     """Yield each fix, and the programs that it needs root for; none if it needs no root."""
-    packages = sorted({each.tool.package for each in facts.programs if each.path is None})
+    packages = sorted(
+        {each.tool.package for each in facts.programs if each.path is None}
+        | ({facts.link.package} if facts.link.package else set())
+    )
     if packages:
         install = ("apt-get", "install", "--yes", "--no-install-recommends", *packages)
         yield Fix(f"Install {', '.join(packages)}", commands=(install,)), ("apt-get",)

@@ -15,7 +15,9 @@ from torpor.guest.netlink import ask, attribute
 
 CARDS = "/sys/class/net"
 RESOLV_CONF = "/etc/resolv.conf"
-OUR_RESOLVER = f"# Written by Torpor: the wall answers, whatever address is asked.\nnameserver {WALL}\n"
+OUR_RESOLVER = (
+    f"# Written by Torpor: the wall answers, whatever address is asked.\nnameserver {WALL}\n"
+)
 UNUSABLE = ("127.0.0.53", "127.0.0.54")
 """Where systemd-resolved listens, which nothing starts in a machine."""
 
@@ -30,17 +32,16 @@ def begin() -> None:
     """Set the card up when the machine has booted. What cannot be is told by the next wake, which
     tries again."""
     with suppress(OSError):
-        if find() is not None:
+        if set_up():
             name_resolver()
-            set_up()
 
 
-def set_up() -> None:
-    """Give the machine's card its address, its route and the wall as its neighbour, if there is a
-    card. Raises OSError."""
+def set_up() -> bool:
+    """Give the machine's card its address, its route and the wall as its neighbour; say whether
+    there is a card. Raises OSError."""
     name = find()
     if name is None:
-        return
+        return False
     # The wall lets IPv6 nowhere. Without addresses of it programs know at once that there is none,
     # and need not wait for an answer; ::1 stays.
     with suppress(FileNotFoundError):  # a kernel without IPv6
@@ -61,6 +62,7 @@ def set_up() -> None:
         neighbour = struct.pack("BxxxiHBB", inet, index, NUD_PERMANENT, 0, 0)
         neighbour += attribute(1, wall) + attribute(2, bytes.fromhex(WALL_MAC.replace(":", "")))
         ask(route, RTM_NEWNEIGH, CREATE | REPLACE, neighbour)
+    return True
 
 
 def find() -> str | None:

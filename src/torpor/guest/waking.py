@@ -21,20 +21,23 @@ class Waking:
         self._disks = disks
 
     def wake(self, wanted: dict[str, Any], received_ns: int, answer: Answer) -> None:
-        """Put right what a thaw must, the network card too, mount disks, run the hooks that must be
-        first, let the processes run.
+        """Put right what a thaw must, mount disks, run the hooks that must be first, let the
+        processes run.
+
+        The network card is set up if ``wanted`` has ``card``: "again", or "another" in a machine
+        that has become another one. The answer has ``no_card`` if it could not be: why.
 
         Disks are mounted if ``wanted`` has ``disks``: what :meth:`Disks.mount` wants. The answer
         has ``disks`` then, what that says of each. Hooks run if ``wanted`` has ``hooks``: what
         :meth:`Hooks.run` wants. The answer has ``hooks``, what became of them, if there were any,
-        and ``after_thaw`` if there are hooks for ``hooks.run`` now. It has ``no_card`` if the card
-        could not be set up: why.
+        and ``after_thaw`` if there are hooks for ``hooks.run`` now.
         """
         said = self._rest.put_right(wanted, received_ns)
         if "again_ns" in said:
             answer(said)
             return
-        said |= _connect(another="hostname" in wanted)
+        if "card" in wanted:
+            said |= _connect(wanted["card"])
         if "disks" not in wanted:
             self._go_on(wanted, said, answer)
             return
@@ -85,13 +88,12 @@ class Waking:
         )
 
 
-def _connect(*, another: bool) -> dict[str, Any]:
-    """Set the network card up, and in ``another`` machine than the one that was frozen, do without
+def _connect(card: str) -> dict[str, Any]:
+    """Set the network card up, and in "another" machine than the one that was frozen, do without
     that one's connections; return what is to be said of it. A machine whose card does not work is
     better than none."""
     try:
-        network.set_up()
-        if another:
+        if network.set_up() and card == "another":
             destroy_inherited()
     except OSError as error:
         return {"no_card": str(error)}

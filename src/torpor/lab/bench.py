@@ -15,6 +15,7 @@ from torpor.lab.benches import (
     freed,
     idle,
     images,
+    link,
     memory,
     network,
     pause,
@@ -56,7 +57,7 @@ SERVICE_GROUPS = (
 )
 """What is measured over HTTP, with a server for each group."""
 SERVICE_FIGURES = tuple(figure for group in SERVICE_GROUPS for figure in group.figures)
-NETWORK_GROUPS = (policy.GROUP, network.GROUP)
+NETWORK_GROUPS = (policy.GROUP, network.GROUP, link.GROUP)
 """What is measured of the wall."""
 NETWORK_FIGURES = tuple(figure for group in NETWORK_GROUPS for figure in group.figures)
 

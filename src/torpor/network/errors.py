@@ -3,7 +3,6 @@
 Each error says what happened, what state things are in now, and what to do, in this order.
 """
 
-
 from torpor.vm import HostError
 
 

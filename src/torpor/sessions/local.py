@@ -76,7 +76,10 @@ class LocalHost:
         Raises :exc:`torpor.vm.VmError` and :exc:`torpor.images.ImageError`.
         """
         made = await maker(cache, report)
-        return cls(made, await made.open_host(home, lock=lock), insecure)
+        links = made.links()
+        if links is not None:
+            links.prepare()  # nor is the first machine to wait for one
+        return cls(made, await made.open_host(home, lock=lock, links=links), insecure)
 
     @property
     def store(self) -> Store:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torpor.guest.succession import KNOWN
 from torpor.vm.answers import number
@@ -103,13 +103,15 @@ class GuestAgent:
         clock: Callable[[], int] = time.time_ns,
         hooks: HookCall | None = None,
         mounts: Sequence[Mapping[str, object]] = (),
+        card: Literal["again", "another"] | None = None,
     ) -> Woken:
         """Give new entropy, the wall clock and perhaps an identity, and have disks mounted; then
         let the processes run.
 
         With ``hooks``, the machine's hooks for after a thaw are run, those that are to be first and
         the others; what became of them is returned. ``mounts`` are as ``torpor.guest.disks`` wants
-        them; one that fails keeps nobody from running.
+        them; one that fails keeps nobody from running. ``card`` says that the network card is to be
+        set up, and that connections over it are "another" machine's.
         """
         wanted: dict[str, Any] = {
             "limit_ms": WAKE_LIMIT_MS,
@@ -121,6 +123,8 @@ class GuestAgent:
         if hooks is not None:
             wanted["hooks"] = hooks.wanted()
             limit += hooks.limits.total
+        if card is not None:
+            wanted["card"] = card
         if mounts:
             wanted["disks"] = list(mounts)
             limit += MOUNT_LIMIT

@@ -19,7 +19,8 @@ def walls(*, users: bool = True, network: bool = False, outlives: bool = False) 
     variables, no capabilities, and no file until some are bound.
 
     Without ``users`` it has no user namespace, for a root that takes it to another user; with
-    ``network`` it has that of who starts it; if it ``outlives`` us, it does not end with this program.
+    ``network`` it has that of who starts it; if it ``outlives`` us, it does not end with this
+    program.
     """
     # bubblewrap works through capabilities, variables and files in their order; the rest are flags.
     return [

@@ -65,8 +65,8 @@ async def save_full(machine: Machine, file: Path) -> FullSave:
 async def loaded_full(
     saved: FullSave, machines: Path, store: Store, jail: Jail, links: Links | None
 ) -> AsyncIterator[tuple[Machine, float]]:
-    """Start a saved machine, which must have ended, in the directory ``machines``. ``links`` connects
-    its network card, if it has one.
+    """Start a saved machine, which must have ended, in the directory ``machines``. ``links``
+    connects its network card, if it has one.
 
     Yields it and the seconds from the start of QEMU to the first answer of the guest agent. The
     machine is ended at the end of the block. Raises as :func:`save_full`.

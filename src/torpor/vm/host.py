@@ -114,6 +114,8 @@ class Host:
                     await machine.disconnect()
                 raise
         except BaseException:
+            if links is not None:
+                await links.close()
             os.close(lock)
             raise
         return host

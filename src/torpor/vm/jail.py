@@ -1,10 +1,10 @@
 """The jail around QEMU: an unprivileged user, namespaces of its own, only its files, limits, QEMU's
 sandbox.
 
-A guest that breaks out of QEMU finds itself as nobody in particular, with no network but the wire of its
-machine's card (:mod:`torpor.vm.wire`), no other processes, no files but QEMU's own program and libraries, no capabilities, a system call filter and
-limits on what it may take. What a machine works on (memory, disks, sockets) reaches QEMU as open
-descriptors, so none of it has a path inside.
+A guest that breaks out of QEMU finds itself as nobody in particular, with no network but the wire
+of its machine's card (:mod:`torpor.vm.wire`), no other processes, no files but QEMU's own program
+and libraries, no capabilities, a system call filter and limits on what it may take. What a machine
+works on (memory, disks, sockets) reaches QEMU as open descriptors, so none of it has a path inside.
 """
 
 import asyncio

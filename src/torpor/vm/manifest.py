@@ -360,12 +360,13 @@ def parse(kind: type[T], text: bytes, name: str) -> T:
         ) from None
     version = getattr(found, "version", VERSION)
     _check_version(kind, version, name)
-    if isinstance(found, Manifest | MachineRecord):
-        if version != version_with(found.disks, card=found.card):
-            raise SnapshotError(
-                f"{name} is damaged: version {version} does not go with its disks and its card.",
-                state="Nothing was changed.",
-            )
+    if isinstance(found, Manifest | MachineRecord) and version != version_with(
+        found.disks, card=found.card
+    ):
+        raise SnapshotError(
+            f"{name} is damaged: version {version} does not go with its disks and its card.",
+            state="Nothing was changed.",
+        )
     return found
 
 

@@ -75,14 +75,8 @@ async def recover_machine(
     if record.rebooting or not alive:
         machine = Machine(directory, replace(record, process=None), group=group)
         return await _succeed(site, aftermath, machine)
-    why = "its process runs"
     machine = Machine(directory, record, group=group)
-    if record.card and site.links is not None:
-        assert record.process is not None
-        try:
-            machine.wired = Wired(await site.links.rebuilt(record.process.pid), site.links)
-        except VmError as error:  # it runs on, and what it dials is refused
-            why += f", without a network: {error.happened}"
+    machine.wired, why_not = await _wired_again(site, machine)
     try:
         await machine.connect()
         await _find_top(site, machine)
@@ -107,7 +101,20 @@ async def recover_machine(
         await machine.disconnect()
         gone = Machine(directory, replace(machine.record, process=None), group=group)
         return await _succeed(site, aftermath, gone, f"it could not be adopted: {error}")
-    return Recovered(directory.name, "adopted", why), machine
+    return Recovered(directory.name, "adopted", f"its process runs{why_not}"), machine
+
+
+async def _wired_again(site: Site, machine: Machine) -> tuple[Wired, str]:
+    """Return what the card of a machine that runs is connected to from now on, and why that is
+    nothing: then it runs on, and what it dials is refused."""
+    if not machine.record.card:
+        return Wired(), ""
+    if site.links is None:
+        return Wired(), ", without a network: this host can connect no card to anything"
+    try:
+        return Wired(await site.links.rebuilt(machine.pid), site.links), ""
+    except VmError as error:
+        return Wired(), f", without a network: {error.happened}"
 
 
 def _follow(store: Store, snapshot: str) -> None:

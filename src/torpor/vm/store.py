@@ -114,6 +114,10 @@ class Store:
                 return directory
         raise unknown(snapshot)
 
+    def is_golden(self, snapshot: str) -> bool:
+        """Whether a snapshot is in the other store, that of golden ones."""
+        return self._own_directory(snapshot) is None
+
     def _own_directory(self, snapshot: str) -> Path | None:
         directory = self._snapshots / snapshot
         return directory if _ID.fullmatch(snapshot) and directory.is_dir() else None

@@ -96,6 +96,7 @@ class BootWanted:
     disk: str | None = None
 
 
+Card = Literal["again", "another"]
 ThawEvent = Literal["create", "resume", "fork", "rollback"]
 
 
@@ -162,7 +163,9 @@ async def thaw(
             moments.append(time.monotonic())
             told = _told(machine, found, event, identity)
             call = HookCall(told, hooks or HookLimits())
-            ran = await _wake(machine, identity, site, WAKE_LIMIT, call, mounts)
+            # In a golden snapshot it is as the machine's boot has left it: nobody was there yet.
+            card = None if site.store.is_golden(snapshot) else _card(machine, identity)
+            ran = await _wake(machine, identity, site, WAKE_LIMIT, call, mounts, card)
             moments.append(time.monotonic())
             machine.thawed = ThawTimes.between(moments, ran)
             return machine
@@ -245,7 +248,8 @@ async def _boot_once(
             await asyncio.to_thread(site.store.keep, layers)
             if mounts:
                 await asyncio.to_thread(_check_new, site.store, attached, mounts)
-            await _wake(started, identity, site, limit, None, mounts_at_boot(attached, mounts))
+            mounting = mounts_at_boot(attached, mounts)
+            await _wake(started, identity, site, limit, None, mounting, _card(started, None))
             return started
     finally:
         os.close(memory)
@@ -293,7 +297,8 @@ async def _start_again_once(site: Site, machine: Machine, kernel: Boot, limit: f
                 machine.have_process(await launching)  # so that it can be ended
             raise
         await machine.take_process(started)
-        await _wake(machine, None, site, limit, None, mounts_at_boot(record.disks))
+        mounting = mounts_at_boot(record.disks)
+        await _wake(machine, None, site, limit, None, mounting, _card(machine, None))
         machine.update(rebooting=False, boots=record.boots + 1)
     finally:
         os.close(memory)
@@ -418,6 +423,7 @@ async def _wake(
     limit: float,
     hooks: HookCall | None = None,
     mounts: tuple[Mount, ...] = (),
+    card: Card | None = None,
 ) -> tuple[HookResult, ...]:
     try:
         agent = await machine.attach(limit)
@@ -426,11 +432,19 @@ async def _wake(
         raise SilentError(error.happened, console=machine.console.tail(), state=state) from error
     if site.agent is not None:
         agent = await machine.replace_agent(site.agent, limit)
-    woken = await agent.wake(identity, site.clock, hooks, [mount.wanted() for mount in mounts])
+    wanted = [mount.wanted() for mount in mounts]
+    woken = await agent.wake(identity, site.clock, hooks, wanted, card)
     machine.not_mounted = woken.not_mounted
     machine.no_card = woken.no_card
     machine.update(ready=True, guest_boot_id=agent.welcome.boot_id)
     return woken.hooks
+
+
+def _card(machine: Machine, identity: Identity | None) -> Card | None:
+    """Return what its agent is to do with a machine's network card."""
+    if not machine.record.card:
+        return None
+    return "again" if identity is None else "another"
 
 
 def _inject(file: Path, machine: Machine, base_fd: int) -> None:

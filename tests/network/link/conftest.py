@@ -20,17 +20,22 @@ OTHER_END = Path(__file__).with_name("other_end.py")
 HEADER = 10
 """Bytes before each frame, as long as nobody says otherwise (``struct virtio_net_hdr``)."""
 NOBODY = 65534
+ANYWHERE = ("93.184.216.34", 80)
 LIMIT = 20.0
 """Seconds after which whatever was waited for will not come any more."""
 
-ORDINARY = f"""
-import os, shutil, socket, sys
-from torpor.network.link import build
+DROP = f"""
+import ctypes, os, shutil, socket, sys
 os.setgroups([])
 os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
 os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
+ctypes.CDLL(None).prctl(4, 1)  # what a program that was root is not, and one of theirs is: dumpable
 if not os.access(sys.executable, os.X_OK):  # in somebody's home
     sys.executable = shutil.which("python3", path="/usr/bin:/bin")
+"""
+ORDINARY = f"""
+from torpor.network.link import build
+{DROP}
 link = build()
 ends = link.ends
 sockets = [ends.tcp, ends.udp, ends.dns_udp, ends.dns_tcp, ends.raw]
@@ -47,6 +52,11 @@ exec "$@"
 """
 
 
+def with_tun(place: Path, *command: str) -> list[str]:
+    """Return a command that root runs where everybody may open /dev/net/tun."""
+    return ["unshare", "--mount", "sh", "-c", TUN, str(place), *command]
+
+
 def built_by_an_ordinary_user(place: Path) -> Link:
     """Return a link that a user without any rights has built."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -54,8 +64,7 @@ def built_by_an_ordinary_user(place: Path) -> Link:
         ours.settimeout(LIMIT)
         fd = theirs.fileno()
         process = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", TUN, str(place)]
-            + [sys.executable, "-c", ORDINARY, str(fd)],
+            with_tun(place, sys.executable, "-c", ORDINARY, str(fd)),
             pass_fds=(fd,),
         )
         theirs.close()
@@ -94,6 +103,12 @@ def ends(link: Link) -> Ends:
     return link.ends
 
 
+def dialled(ends: Ends) -> socket.socket:
+    """Return the next connection that arrives."""
+    ends.tcp.settimeout(LIMIT)
+    return ends.tcp.accept()[0]
+
+
 class OtherEnd:
     """The machine's end: a namespace in which sockets are made, and the wire to it."""
 
@@ -123,7 +138,9 @@ class OtherEnd:
                         return
                     os.write(key.data, os.read(key.fd, 1 << 17))
 
-    def socket(self, kind: int, family: int = socket.AF_INET, protocol: int = 0) -> socket.socket:
+    def new_socket(
+        self, kind: int, family: int = socket.AF_INET, protocol: int = 0
+    ) -> socket.socket:
         """Return a new socket of the machine's."""
         self._mouth.send(f"{int(family)} {int(kind)} {protocol}".encode())
         _, (fd,), _, _ = socket.recv_fds(self._mouth, 16, 1)
@@ -132,9 +149,15 @@ class OtherEnd:
         self._sockets.append(made)
         return made
 
+    def dial(self, to: tuple[str, int]) -> socket.socket:
+        """Return a connection of the machine's."""
+        dialling = self.new_socket(socket.SOCK_STREAM)
+        dialling.connect(to)
+        return dialling
+
     def frame(self, frame: bytes) -> None:
         """Put a frame on the wire, past the machine's kernel."""
-        with self.socket(socket.SOCK_RAW, socket.AF_PACKET) as packets:
+        with self.new_socket(socket.SOCK_RAW, socket.AF_PACKET) as packets:
             packets.sendto(frame, ("eth0", 0))
 
     def close(self) -> None:

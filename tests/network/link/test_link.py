@@ -19,7 +19,7 @@ IP_RECVORIGDSTADDR, IP_PKTINFO = 20, 8
 
 def test_a_connection_knows_what_was_dialled(machine: OtherEnd, ends: Ends) -> None:
     for to in ((ANYWHERE, 80), (ANYWHERE, 5432), ("198.18.0.7", 443), ("10.1.2.3", 22), (WALL, 9)):
-        dialling = machine.socket(socket.SOCK_STREAM)
+        dialling = machine.new_socket(socket.SOCK_STREAM)
         dialling.connect(to)
         accepted, by = ends.tcp.accept()
         with accepted:
@@ -33,11 +33,11 @@ def test_a_connection_knows_what_was_dialled(machine: OtherEnd, ends: Ends) -> N
 
 def test_the_walls_own_ports_are_ports_like_any_other(machine: OtherEnd, ends: Ends) -> None:
     for to in ((WALL, TCP_PORT), (WALL, UDP_PORT), (ANYWHERE, TCP_PORT), ("198.19.255.77", 80)):
-        machine.socket(socket.SOCK_STREAM).connect(to)
+        machine.new_socket(socket.SOCK_STREAM).connect(to)
         accepted, _ = ends.tcp.accept()
         with accepted:
             assert accepted.getsockname() == to
-        machine.socket(socket.SOCK_DGRAM).sendto(b"x", to)
+        machine.new_socket(socket.SOCK_DGRAM).sendto(b"x", to)
         assert datagram(ends)[2] == to
 
 
@@ -53,7 +53,7 @@ def test_a_datagram_knows_where_it_was_sent_and_is_answered_from_there(
     machine: OtherEnd, ends: Ends
 ) -> None:
     for to in ((ANYWHERE, 123), ("10.1.2.3", 9999), ("198.18.0.9", 444)):
-        sending = machine.socket(socket.SOCK_DGRAM)
+        sending = machine.new_socket(socket.SOCK_DGRAM)
         sending.connect(to)  # so it takes an answer from there alone
         sending.send(b"question")
         data, by, where = datagram(ends)
@@ -78,7 +78,7 @@ def ip(source: str, to: str, protocol: int, content: bytes) -> bytes:
 
 def test_a_datagram_in_pieces_arrives_whole(machine: OtherEnd, ends: Ends) -> None:
     sent = os.urandom(20_000)
-    machine.socket(socket.SOCK_DGRAM).sendto(sent, (ANYWHERE, 4000))
+    machine.new_socket(socket.SOCK_DGRAM).sendto(sent, (ANYWHERE, 4000))
     data, _, where = datagram(ends)
     assert (data, where) == (sent, (ANYWHERE, 4000))
 
@@ -87,7 +87,7 @@ def test_whichever_resolver_is_asked_the_wall_hears_it_and_answers_from_there(
     machine: OtherEnd, ends: Ends
 ) -> None:
     for resolver in (WALL, "8.8.8.8", "1.1.1.1"):
-        asking = machine.socket(socket.SOCK_DGRAM)
+        asking = machine.new_socket(socket.SOCK_DGRAM)
         asking.connect((resolver, 53))
         asking.send(b"question")
         data, more, _, by = ends.dns_udp.recvmsg(512, 256)
@@ -97,7 +97,7 @@ def test_whichever_resolver_is_asked_the_wall_hears_it_and_answers_from_there(
         answer_from = struct.pack("I4s4s", 0, asked, bytes(4))
         ends.dns_udp.sendmsg([b"answer"], [(socket.IPPROTO_IP, IP_PKTINFO, answer_from)], 0, by)
         assert asking.recv(100) == b"answer"
-        machine.socket(socket.SOCK_STREAM).connect((resolver, 53))
+        machine.new_socket(socket.SOCK_STREAM).connect((resolver, 53))
         accepted, _ = ends.dns_tcp.accept()
         with accepted:
             assert accepted.getsockname() == (resolver, 53)
@@ -105,7 +105,7 @@ def test_whichever_resolver_is_asked_the_wall_hears_it_and_answers_from_there(
 
 def test_quic_is_refused_at_once_and_however_many_try(machine: OtherEnd, ends: Ends) -> None:
     for number in range(1, 40):
-        trying = machine.socket(socket.SOCK_DGRAM)
+        trying = machine.new_socket(socket.SOCK_DGRAM)
         trying.connect((f"93.184.216.{number}", 443))
         trying.send(b"hello")
         with pytest.raises(ConnectionRefusedError):
@@ -117,7 +117,7 @@ def test_quic_is_refused_at_once_and_however_many_try(machine: OtherEnd, ends: E
 
 def fence(machine: OtherEnd, ends: Ends) -> list[bytes]:
     """Return the datagrams that arrived before one that is sent now."""
-    machine.socket(socket.SOCK_DGRAM).sendto(b"fence", (ANYWHERE, 4000))
+    machine.new_socket(socket.SOCK_DGRAM).sendto(b"fence", (ANYWHERE, 4000))
     found: list[bytes] = []
     while (data := datagram(ends)[0]) != b"fence":
         found.append(data)
@@ -132,7 +132,7 @@ def ethernet(kind: int, content: bytes, source: str = MAC, to: str = WALL_MAC) -
 IPV4, IPV6 = 0x0800, 0x86DD
 
 
-@pytest.mark.parametrize("source", ["198.19.255.3", WALL, "10.0.0.1", "127.0.0.1", "0.0.0.0"])
+@pytest.mark.parametrize("source", ["198.19.255.3", WALL, "10.0.0.1", "127.0.0.1", "0.0.0.0"])  # noqa: S104
 def test_a_source_that_is_not_the_machines_is_dropped(
     machine: OtherEnd, ends: Ends, source: str
 ) -> None:
@@ -142,9 +142,7 @@ def test_a_source_that_is_not_the_machines_is_dropped(
 
 
 @pytest.mark.parametrize("to", ["255.255.255.255", "224.0.0.251", "127.0.0.1", "0.0.0.1"])
-def test_what_is_for_nobody_or_everybody_is_dropped(
-    machine: OtherEnd, ends: Ends, to: str
-) -> None:
+def test_what_is_for_nobody_or_everybody_is_dropped(machine: OtherEnd, ends: Ends, to: str) -> None:
     for port in (4000, UDP_PORT, 53):
         machine.frame(ethernet(IPV4, udp((ADDRESS, 5), (to, port), b"lost")))
     assert fence(machine, ends) == []
@@ -175,15 +173,13 @@ def test_ipv6_is_not_heard(machine: OtherEnd, ends: Ends, link: Link) -> None:
         content = head + addresses + struct.pack("!HHHH", 5, 4000, 8, 0)
         machine.frame(ethernet(IPV6, content))
     assert fence(machine, ends) == []
-    counted = dict(
-        line.split() for line in seen_in(link, "cat", "/proc/net/snmp6").splitlines()
-    )
+    counted = dict(line.split() for line in seen_in(link, "cat", "/proc/net/snmp6").splitlines())
     assert counted["Ip6InReceives"] == "0"
     assert counted["Ip6OutRequests"] == "0"
 
 
 def test_a_ping_is_not_answered(machine: OtherEnd, ends: Ends) -> None:
-    ping = machine.socket(socket.SOCK_DGRAM, protocol=socket.IPPROTO_ICMP)
+    ping = machine.new_socket(socket.SOCK_DGRAM, protocol=socket.IPPROTO_ICMP)
     for to in (WALL, ANYWHERE):
         ping.sendto(struct.pack("!BBHHH", 8, 0, 0, 0, 1) + b"hello", (to, 0))
     fence(machine, ends)
@@ -222,8 +218,8 @@ def test_without_the_wall_what_is_dialled_is_refused(machine: OtherEnd, ends: En
     ends.close()
     for to in ((ANYWHERE, 80), (WALL, TCP_PORT), ("8.8.8.8", 53)):
         with pytest.raises(ConnectionRefusedError):
-            machine.socket(socket.SOCK_STREAM).connect(to)
-        sending = machine.socket(socket.SOCK_DGRAM)
+            machine.new_socket(socket.SOCK_STREAM).connect(to)
+        sending = machine.new_socket(socket.SOCK_DGRAM)
         sending.connect(to)
         sending.send(b"x")
         with pytest.raises(ConnectionRefusedError):

@@ -35,8 +35,8 @@ SYSCTLS = (
     ("ipv4/conf/all/route_localnet", "0"),
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
-    # No refusal is held back: a browser tries QUIC with many hosts at the same moment, and is to hear
-    # at once that there is none. And none counts against what the host may send.
+    # No refusal is held back: a browser tries QUIC with many hosts at the same moment, and is to
+    # hear at once that there is none. And none counts against what the host may send.
     ("ipv4/icmp_ratemask", "0"),
 )
 
@@ -105,7 +105,8 @@ def enter_namespaces(pid: int) -> int:
 def is_tap(path: str) -> bool:
     """Return whether a descriptor in ``/proc`` is that of a tap."""
     try:
-        return os.readlink(path) == TUN
+        # Documentation/admin-guide/devices.txt; its name may be another where it was opened.
+        return os.stat(path).st_rdev == os.makedev(10, 200)
     except FileNotFoundError:  # it was closed meanwhile
         return False
 

@@ -81,6 +81,7 @@ class Links:
             except BuildError:
                 return  # whoever needs one tries again, and is told
 
+
 async def _built(pid: int = 0) -> Link:
     """Build a link in a thread; if whoever waits is cancelled, nothing of it is left."""
     building = asyncio.ensure_future(asyncio.to_thread(build, pid))

@@ -13,10 +13,12 @@ APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 
 @dataclass(frozen=True)
 class Probed:
-    """``why`` says why no link can be built, and is empty if one can; ``todo`` is what to do."""
+    """``why`` says why no link can be built, and is empty if one can; ``todo`` is what to do, and
+    ``package`` the distribution's package that is missing, if that is all."""
 
     why: str = ""
     todo: str = ""
+    package: str = ""
 
     @property
     def works(self) -> bool:
@@ -57,6 +59,8 @@ def explain(error: BuildError, *, root: bool, apparmor: bool) -> Probed:
             "Allow the Python that runs Torpor user namespaces, with a profile for AppArmor that"
             " has the rule `userns,`; or run Torpor as root.",
         )
+    if error.step.startswith("load rules") and "libnftables" in error.why:
+        return Probed(why, "Install nftables.", "nftables")
     return Probed(why, _todo(error, refused=refused))
 
 
@@ -73,11 +77,14 @@ def _todo(error: BuildError, *, refused: bool) -> str:
         )
     if error.step.startswith("make a tap"):
         if error.number in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
-            return "Load the kernel's module tun (modprobe tun); a container must be given the device."
+            return (
+                "Load the kernel's module tun (modprobe tun); a container must be given the device."
+            )
         if refused:
-            return "Let users open /dev/net/tun (chmod 666, as udev does); it gives no rights by itself."
+            return (
+                "Let users open /dev/net/tun (chmod 666, as udev does); it gives no rights by"
+                " itself."
+            )
     if error.step.startswith("load rules"):
-        if "libnftables" in error.why:
-            return "Install nftables."
-        return "Load the kernel's modules: modprobe -a nf_tables nft_tproxy nft_reject_inet."
+        return "Load the kernel's modules: modprobe -a nf_tables nft_tproxy."
     return "Report this, with what it says."

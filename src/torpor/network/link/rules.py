@@ -31,18 +31,17 @@ table inet wall {{
         iifname != "{TAP}" drop
         ip daddr {{ 0.0.0.0/8, 127.0.0.0/8, 224.0.0.0/4, 255.255.255.255 }} drop
         tcp dport {DNS_PORT} accept
+        # No QUIC: nobody listens, so the kernel refuses it, and clients take TCP at once.
         udp dport {{ {DNS_PORT}, {QUIC_PORT} }} accept
         meta l4proto tcp tproxy ip to :{TCP_PORT} accept
         meta l4proto udp tproxy ip to :{UDP_PORT} accept
-        # Nobody listens: the kernel refuses it, and the machine need not wait.
+        # There is no wall: the kernel refuses it, and the machine need not wait.
         meta l4proto {{ tcp, udp }} accept
     }}
 
     chain arrived {{
         type filter hook input priority filter; policy drop;
         iifname != "{TAP}" drop
-        # No QUIC: told at once, clients take TCP.
-        udp dport {QUIC_PORT} reject with icmp type port-unreachable
         meta l4proto {{ tcp, udp }} accept
     }}
 
