@@ -22,6 +22,7 @@ from torpor.network.hostnames import LONGEST, is_below, is_normal, is_own, norma
         ("\uff45xample.com", "example.com"),
         ("a_b.example", "a_b.example"),
         ("1password.example", "1password.example"),
+        ("xn--i-7iq.example", "xn--i-7iq.example"),
     ],
 )
 def test_case_dots_and_scripts_make_no_difference(said: str, form: str) -> None:

@@ -308,6 +308,19 @@ def test_only_the_address_that_was_asked_for_is_dialled() -> None:
     assert not by.dialled(at("198.51.100.1", 80), IPv4Address("198.51.100.2")).allowed
 
 
+def test_everything_public_and_a_part_of_what_is_not() -> None:
+    by = judging({"unrestricted": True, "allow": ["10.1.0.0/16:5432", "udp://10.1.0.0/16:443"]})
+    assert by.name("db.test").allowed
+    assert ends(by, named("a.test"), "tls", "a.test").allowed
+    assert ends(by, at("198.51.100.7", 25), "raw", None).rule == "open"
+    assert ends(by, at("10.1.0.5", 5432), "raw", None).rule == "10.1.0.0/16:5432"
+    assert ends(by, named("db.test", 5432), "raw", None, "10.1.0.5").allowed
+    assert by.destination(at("10.1.0.5", 443, "udp")).allowed
+    for other in (at("10.1.0.5", 5433), at("10.2.0.5", 5432), at("198.51.100.7", 443, "udp")):
+        assert not by.destination(other).allowed
+        assert not by.dialled(other, other.address).allowed
+
+
 # Denials
 
 

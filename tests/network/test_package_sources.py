@@ -11,6 +11,7 @@ from torpor.network.package_sources import (
     npm_rules,
     pip_rules,
     url_rule,
+    variable_rules,
 )
 from torpor.network.rules import read_rule
 
@@ -159,6 +160,30 @@ GOFLAGS=-mod=mod
     assert go_rules("GOPROXY=off\nGOSUMDB=off\n") == ()
     assert go_rules("GOSUMDB=name+key https://served.example/sums\n") == ("served.example",)
     assert go_rules("GOSUMDB=\n") == ()
+
+
+def test_variables() -> None:
+    assert variable_rules(
+        {
+            "PIP_INDEX_URL": "https://index.example/simple",
+            "PIP_EXTRA_INDEX_URL": "https://extra.example/simple http://third.example:8080/x",
+            "PIP_CERT": "https://not.example",
+            "UV_INDEX": "mine=https://uv.example/simple",
+            "npm_config_registry": "https://registry.example/",
+            "CARGO_REGISTRIES_MINE_INDEX": "sparse+https://crates.example/",
+            "GOPROXY": "https://modules.example,direct",
+            "GOSUMDB": "off",
+            "HOMEPAGE": "https://other.example",
+        }
+    ) == (
+        "index.example",
+        "extra.example",
+        "third.example:8080",
+        "uv.example",
+        "registry.example",
+        "crates.example",
+        "modules.example",
+    )
 
 
 @settings(deadline=None, max_examples=300)

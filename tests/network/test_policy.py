@@ -48,6 +48,10 @@ SAME = [
     ("ech: deny", {"unrestricted": True, "ech": "deny"}),
     ("{allow: [a.test], hold: 1h30m}", {"allow": [{"host": "a.test"}], "hold": 5400}),
     ("{allow: [a.test], hold: 10m}", {"allow": [{"host": "a.test"}]}),
+    (
+        "{unrestricted: true, allow: [10.0.0.5:5432]}",
+        {"unrestricted": True, "allow": [{"host": "10.0.0.5:5432"}]},
+    ),
     ("hold: 0", {"unrestricted": True, "hold": 0}),
     (
         "limits: {connections: 5, bytes: 1000000}",
@@ -85,6 +89,11 @@ def test_it_comes_back_in_one_form_that_means_the_same(said: str, plain: object)
         ({"allow": [{"host": "a.test", "inspect": 1}]}, "egress.allow[0].inspect", "neither"),
         ({"allow": ["a.test"], "unrestricted": True}, "egress.unrestricted", "both"),
         ({"presets": ["github"], "unrestricted": True}, "egress.unrestricted", "both"),
+        (
+            {"allow": ["10.0.0.5:22", "198.51.100.7:22"], "unrestricted": True},
+            "egress.unrestricted",
+            "198.51.100.7:22 adds nothing",
+        ),
         ({"allow": ["a.test"], "unrestricted": False}, "egress.unrestricted", "not true"),
         ({"unrestricted": 1}, "egress.unrestricted", "not true"),
         ({"allow": ["a.test"], "vpcUuid": "x"}, "egress.vpcUuid", "VPC"),
@@ -124,6 +133,10 @@ def test_what_would_not_be_honoured_is_refused_where_it_stands(
     assert caught.value.where == where
     assert why in caught.value.happened
     assert str(caught.value).startswith(f"{where}: ")
+
+
+def test_beside_everything_public_a_list_opens_what_is_not() -> None:
+    assert parse({"unrestricted": True, "allow": ["10.0.0.0/8:5432"]}).mode == "open"
 
 
 def test_the_most_rules_there_can_be_can_be() -> None:
@@ -187,7 +200,7 @@ plain_values = st.recursive(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=300)
 @given(plain_values)
 def test_whatever_is_sent_is_understood_or_refused(said: object) -> None:
     try:

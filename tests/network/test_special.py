@@ -62,7 +62,7 @@ def test_the_narrowest_range_is_told(address: str, network: str) -> None:
     assert str(found.network) == network
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=300)
 @given(st.integers(0, 2**32 - 1).map(IPv4Address))
 def test_looking_by_halves_finds_what_looking_through_all_finds(address: IPv4Address) -> None:
     around = [each for each in SPECIALS if address in each.network]
@@ -70,7 +70,7 @@ def test_looking_by_halves_finds_what_looking_through_all_finds(address: IPv4Add
     assert special(address) == narrowest
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=300)
 @given(
     st.one_of(
         st.integers(0, 2**128 - 1),

@@ -38,7 +38,7 @@ LONGEST_ANSWER: Final = 1232
 """Bytes over UDP, whatever the asker could take: more would come in fragments."""
 PLAIN_UDP: Final = 512
 LONGEST_REASON: Final = 400
-"""Characters: with the rest of it, what tells a reason fits into 512 bytes."""
+"""Bytes: with the rest of it, what tells a reason fits into 512."""
 LIFE: Final = 30
 """Seconds for which a machine may remember an answer."""
 _HEADER: Final = struct.Struct("!HHHHHH")
@@ -180,7 +180,9 @@ def _response(
     answer = dns.message.make_response(asked, recursion_available=True)
     answer.set_rcode(code)
     if asked.edns >= 0 and error is not None:
-        option = dns.edns.EDEOption(error, why[:LONGEST_REASON])
+        # In bytes: what the host says of itself may be in another script.
+        why = why.encode()[:LONGEST_REASON].decode("utf-8", "ignore")
+        option = dns.edns.EDEOption(error, why)
         answer.use_edns(0, payload=LONGEST_QUERY, options=[option])
     return answer
 

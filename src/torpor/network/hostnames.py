@@ -1,6 +1,8 @@
 """Names of hosts: the one form in which the wall compares them.
 
-Lower case, ASCII (IDNA 2008 for other scripts, RFC 5890 and 5891), without the last dot.
+Lower case, ASCII (IDNA 2008 for other scripts, RFC 5890 and 5891), without the last dot. What is
+ASCII already is taken as it is: there are names in use that begin with ``xn--`` and are none of
+IDNA 2008, such as those of emoji.
 """
 
 import re
@@ -72,8 +74,3 @@ def _check(label: str) -> None:
         raise ValueError(
             f"{label[:70]!r} is not 1 to 63 letters, digits, '-' and '_', with no '-' at its ends"
         )
-    if label.startswith("xn--"):
-        try:
-            idna.ulabel(label)
-        except (idna.IDNAError, UnicodeError) as error:
-            raise ValueError(f"{label!r} is no IDNA 2008 name: {error}") from None

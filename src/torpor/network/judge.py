@@ -84,13 +84,10 @@ class PolicyJudge:
         refused = self._to_address(to.address, to.port, to.transport)
         if refused is not None:
             return refused
-        if self.policy.mode == "open":
-            return self._open(to)
-        if rules := self._ranges(to.address, to.port, to.transport):
-            return Verdict(True, str(rules[0]))
-        if to.transport == "tcp" and to.port in self._named_ports:
+        verdict = self._by_address(to)
+        if not verdict.allowed and to.transport == "tcp" and to.port in self._named_ports:
             return Verdict(True, self.policy.mode, "the name that it says decides")
-        return self._denied(f"no rule is for {to.address} at this port", _address_rule(to))
+        return verdict
 
     def spoken(self, to: Destination, how: Spoken, said: str | None) -> Verdict:
         """Say whether it may go on, knowing what it speaks and which name it said (SNI or Host;
@@ -133,7 +130,7 @@ class PolicyJudge:
         elif address != to.address:
             return self._denied(f"{address} is not the address that was asked for")
         else:
-            verdict = self._open(to) if self.policy.mode == "open" else self._by_range(to)
+            verdict = self._by_address(to)
         if not verdict.allowed:
             return verdict
         return self._to_address(address, to.port, to.transport) or verdict
@@ -215,9 +212,12 @@ class PolicyJudge:
         scheme = "udp://" if transport == "udp" else ""
         return self._denied(shown, f"{scheme}{address}:{port}" if opens else "")
 
-    def _by_range(self, to: Destination) -> Verdict:
+    def _by_address(self, to: Destination) -> Verdict:
+        """Say what the rules say of an address, if nothing closes it."""
         if rules := self._ranges(to.address, to.port, to.transport):
             return Verdict(True, str(rules[0]))
+        if self.policy.mode == "open":
+            return _NO_QUIC if to.transport == "udp" and to.port == QUIC else _OPEN
         return self._denied(f"no rule is for {to.address} at this port", _address_rule(to))
 
     # Which rules there are
@@ -241,9 +241,6 @@ class PolicyJudge:
             if denial.port in (None, port):
                 return denial
         return None
-
-    def _open(self, to: Destination) -> Verdict:
-        return _NO_QUIC if to.transport == "udp" and to.port == QUIC else _OPEN
 
     def _denied(self, why: str, add: str = "") -> Verdict:
         # In the other modes a rule would not add to what may be reached, but take the rest away.

@@ -9,7 +9,7 @@ tool that cannot read its own file uses no host of it either.
 import configparser
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -93,16 +93,39 @@ def cargo_rules(text: str) -> tuple[str, ...]:
 def go_rules(text: str) -> tuple[str, ...]:
     """Read a file of Go's environment (``go env GOENV``): module proxies and the checksum
     database."""
-    found: list[str] = []
-    for key, value in _assignments(text, "#"):
-        if key == "GOPROXY":
-            found += re.split(r"[,|]", value)
-        elif key == "GOSUMDB":
-            # A name, or a name with its key, or with its key and the URL that serves it.
-            words = value.split()
-            name = words[0].partition("+")[0] if words else ""
-            found += words[1:2] or ([f"https://{name}"] if name != "off" else [])
-    return _rules(found)
+    return _rules(url for key, value in _assignments(text, "#") for url in _go_urls(key, value))
+
+
+_VARIABLES: Final = re.compile(
+    r"PIP_(?:INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS)"
+    r"|UV_(?:DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL)"
+    r"|(?i:npm_config_(?:@[^:]+:)?registry)"
+    r"|CARGO_REGISTRIES_\w+_INDEX"
+)
+
+
+def variable_rules(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Read the variables of an image, by which the same tools are set up without a file."""
+    return _rules(
+        url
+        for key, value in variables.items()
+        # uv has names before its indexes: name=https://index.example
+        for url in (
+            *(re.sub(r"^[\w-]+=", "", each) for each in value.split() if _VARIABLES.fullmatch(key)),
+            *_go_urls(key, value),
+        )
+    )
+
+
+def _go_urls(key: str, value: str) -> list[str]:
+    if key == "GOPROXY":
+        return re.split(r"[,|]", value)
+    if key == "GOSUMDB":
+        # A name, or a name with its key, or with its key and the URL that serves it.
+        words = value.split()
+        name = words[0].partition("+")[0] if words else ""
+        return words[1:2] or ([f"https://{name}"] if name != "off" else [])
+    return []
 
 
 def _rules(urls: Iterable[str]) -> tuple[str, ...]:

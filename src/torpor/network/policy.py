@@ -6,7 +6,7 @@ which :func:`parse` reads back as the same). Said nothing at all is ``Policy()``
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeVar
 
 from torpor.network.cautions import cautions
@@ -145,13 +145,14 @@ def _mapping(document: Mapping[Any, Any]) -> Policy:
         said["allow"] = _once(
             (*said.get("allow", ()), *_addresses(f"{WHERE}.allowIps", document["allowIps"]))
         )
-    listed = bool(said.get("allow") or said.get("presets"))
-    if "unrestricted" in document:
-        _unrestricted(document["unrestricted"], listed)
-    return Policy(mode="list" if listed else "open", **said)
+    policy = Policy(mode="list" if said.get("allow") or said.get("presets") else "open", **said)
+    if "unrestricted" not in document:
+        return policy
+    _check_unrestricted(document["unrestricted"], policy)
+    return replace(policy, mode="open")
 
 
-def _unrestricted(said: object, listed: bool) -> None:
+def _check_unrestricted(said: object, policy: Policy) -> None:
     where = f"{WHERE}.unrestricted"
     if said is not True:
         raise PolicyError(
@@ -159,11 +160,15 @@ def _unrestricted(said: object, listed: bool) -> None:
             f"{said!r} is not true",
             todo="Leave it out where hosts are listed, or write none in place of the mapping.",
         )
-    if listed:
+    public = next((rule.written for rule in policy.allow if rule.opens is None), None)
+    if public or policy.presets:
         raise PolicyError(
             where,
-            "everything and a list of hosts cannot both be meant",
-            todo="Leave out one of them; what is not to be reached can be listed in deny.",
+            f"with everything on the public internet allowed, {public or policy.presets[0]} adds"
+            " nothing, so both cannot be meant",
+            todo="Leave out one of them. Beside unrestricted, allow opens parts of networks that"
+            " are not public, such as 10.1.2.0/24:5432; what is not to be reached is listed in"
+            " deny.",
         )
 
 

@@ -71,12 +71,6 @@ def read_rule(where: str, text: object, *, inspect: bool = False) -> Rule:
         raise PolicyError(
             where, f"{text!r} has the scheme {place.scheme!r}", todo=_instead_of_scheme(place)
         )
-    if place.port == 53:
-        raise PolicyError(
-            where,
-            f"{text!r} names port 53, which the wall answers itself whatever the address is",
-            todo="Names that a rule allows are resolved without a rule for port 53.",
-        )
     rule = _addresses(where, place) if place.network else _host(where, place, inspect)
     if inspect and rule.says == "name if it can":
         # What cannot be inspected is not let past: neither TLS nor HTTP has no name.
@@ -199,6 +193,12 @@ def _place(where: str, text: object) -> _Place:
         )
     host, colon, said = rest.partition(":")
     port = _port(where, text, host, said) if colon else None
+    if port == 53:
+        raise PolicyError(
+            where,
+            f"{text!r} names port 53, which the wall answers itself whatever the address is",
+            todo="Names that a rule allows are resolved without a rule for port 53.",
+        )
     if prefix is not None or _FOUR.fullmatch(host):
         network = _network(where, text, host, prefix)
         shown = str(network.network_address if network.prefixlen == 32 else network)
@@ -210,10 +210,19 @@ def _place(where: str, text: object) -> _Place:
 
 def _without_path(where: str, text: str, rest: str) -> tuple[str, str | None]:
     """Return host and port, and the length of a network's prefix if there is one."""
-    for sign, what in (("@", "a user"), ("?", "a query"), ("#", "a fragment"), ("\\", "a '\\'")):
+    if "@" in rest:
+        host = re.split("[:/]", rest.rpartition("@")[2])[0]
+        raise PolicyError(
+            where,
+            f"{text!r} has a user: the wall decides by names and ports alone",
+            todo=f"Write {host}, or {host}:22 for SSH.",
+        )
+    for sign, what in (("?", "a query"), ("#", "a fragment"), ("\\", "a '\\'")):
         if sign in rest:
             raise PolicyError(
-                where, f"{text!r} has {what}: the wall decides by names and ports alone"
+                where,
+                f"{text!r} has {what}: the wall decides by names and ports alone",
+                todo=f"Write {re.split('[:/?#]', rest)[0]}, which allows all of it.",
             )
     host, slash, path = rest.partition("/")
     if not slash:
@@ -223,6 +232,9 @@ def _without_path(where: str, text: str, rest: str) -> tuple[str, str | None]:
         return f"{host}{colon}{port}", prefix
     if host.startswith("[") or host.count(":") > 1:
         return host, None
+    name, _, port = host.partition(":")
+    if not _PORT.fullmatch(port):
+        host = name  # host:organisation/repository, as git has it
     raise PolicyError(
         where,
         f"{text!r} has a path: the wall decides by names and ports alone",
