@@ -70,6 +70,25 @@ async def test_a_connection_that_only_begins_is_cut_too(wire: Wire, internet: In
             await reader.read()
 
 
+async def test_what_spoke_first_is_cut_where_that_may_not_be_any_more(
+    wire: Wire, internet: Internet
+) -> None:
+    async def banner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        await reader.read()
+
+    async with (
+        serving(internet.far, OTHER, 22, banner),
+        walled(wire, internet, ["other.test:22"]) as wall,
+        wall.dialled("other.test", 22) as (reader, _),
+    ):
+        assert await reader.readexactly(5) == b"hello"
+        assert await wall.guard.policy(judged(["other.test:22", "good.test"])) == 0
+        assert await wall.guard.policy(judged(["tls://other.test:22"])) == 1
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+
+
 async def test_requests_under_way_are_cut_by_the_host_that_they_said(
     wire: Wire, internet: Internet
 ) -> None:
