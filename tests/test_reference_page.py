@@ -14,11 +14,11 @@ PAGE = ROOT / "docs/reference.md"
 NOW = {
     "channel protocol": wire.VERSION,
     "hand-over between agents": succession.HANDOVER,
-    "manifest of a snapshot": manifest.WITH_DISKS,
+    "manifest of a snapshot": manifest.WITH_CARD,
     "head of a disk": heads.VERSION,
     "memory delta": delta.VERSION,
     "exported snapshot": max(exported.VERSIONS),
-    "record of a machine": manifest.WITH_DISKS,
+    "record of a machine": manifest.WITH_CARD,
     "named image": names.VERSION,
     "backup": framing.WITH_DISKS,
     "database": int(migrate.HEAD),
