@@ -64,8 +64,8 @@ def _is_http(data: bytes) -> bool | None:
     if not start:
         return None if len(data) < LINE else False
     line, end, _ = start.partition(b"\n")
-    if not _WORD.match(line) and _BINARY.search(line):
-        return False
-    if _VERSION.search(line) or (end and _OLD.match(line)):
+    binary = None if _WORD.match(line) else _BINARY.search(line)
+    text = line if binary is None else line[: binary.start()]
+    if _VERSION.search(text) or (end and _OLD.match(text)):
         return True
-    return False if end or len(line) >= LINE else None
+    return False if end or binary is not None or len(line) >= LINE else None
