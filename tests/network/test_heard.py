@@ -74,6 +74,7 @@ def test_text_without_end_is_certain_at_some_point() -> None:
 
 @example(b"0\x00", b"HTTP/")
 @example(b"HTTP/0", b"")
+@example(b"\x14\x00", b"")
 @given(
     st.binary(max_size=200), st.sampled_from([b"", b"GET ", b"\r\n", b"\x16\x03", b"HTTP/", b"P /"])
 )

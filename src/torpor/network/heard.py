@@ -44,6 +44,8 @@ def heard(data: bytes, *, ended: bool = False) -> Heard | None:
     """Return what bytes from the beginning of a connection are, None if that is not certain yet.
     ``ended``: nothing follows."""
     if looks_like_tls(data):
+        if len(data) == 1 and not ended:
+            return None  # the second byte tells TLS from what begins with the same one
         try:
             hello = parse(data)
         except HelloError as error:
