@@ -1,7 +1,7 @@
 """What a connection speaks: certain before anything of it goes on, whatever comes how late."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.network.test_hello import WHOLE
@@ -72,6 +72,9 @@ def test_text_without_end_is_certain_at_some_point() -> None:
     assert found.how == "raw"
 
 
+@example(b"0\x00", b"HTTP/")
+@example(b"HTTP/0", b"")
+@example(b"\x14\x00", b"")
 @given(
     st.binary(max_size=200), st.sampled_from([b"", b"GET ", b"\r\n", b"\x16\x03", b"HTTP/", b"P /"])
 )

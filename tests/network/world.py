@@ -11,7 +11,6 @@ of a metadata service, so that what must not be reached could be.
 
 import contextlib
 import ctypes
-import importlib
 import os
 import socket
 import subprocess
@@ -24,11 +23,11 @@ from typing import TypeVar
 import pytest
 
 from torpor.guest.card import ADDRESS, MAC, MTU, WALL, WALL_MAC
+from torpor.lab.benches.network_town import program
 from torpor.network.link import Ends
 from torpor.network.link.rules import DNS_PORT, RULES, TAP, TCP_PORT, UDP_PORT
 
-building = importlib.import_module("torpor.network.link.build")
-"""What runs in the process that builds a link."""
+building = program()
 MACHINE = ADDRESS
 HOST = "203.0.113.1"
 HOST_TOO = "203.0.113.3"

@@ -44,6 +44,8 @@ def heard(data: bytes, *, ended: bool = False) -> Heard | None:
     """Return what bytes from the beginning of a connection are, None if that is not certain yet.
     ``ended``: nothing follows."""
     if looks_like_tls(data):
+        if len(data) == 1 and not ended:
+            return None  # the second byte tells TLS from what begins with the same one
         try:
             hello = parse(data)
         except HelloError as error:
@@ -64,8 +66,8 @@ def _is_http(data: bytes) -> bool | None:
     if not start:
         return None if len(data) < LINE else False
     line, end, _ = start.partition(b"\n")
-    if not _WORD.match(line) and _BINARY.search(line):
-        return False
-    if _VERSION.search(line) or (end and _OLD.match(line)):
+    binary = None if _WORD.match(line) else _BINARY.search(line)
+    text = line if binary is None else line[: binary.start()]
+    if _VERSION.search(text) or (end and _OLD.match(text)):
         return True
-    return False if end or len(line) >= LINE else None
+    return False if end or binary is not None or len(line) >= LINE else None

@@ -11,7 +11,7 @@ user namespace of its own. Prints a JSON document: samples in seconds by names.
 
 import asyncio
 import ctypes
-import importlib
+import importlib.util
 import json
 import os
 import socket
@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -38,6 +39,7 @@ from torpor.network.host_addresses import OwnAddresses
 from torpor.network.judge import judge
 from torpor.network.limits import Limits
 from torpor.network.link import Ends
+from torpor.network.link.link import BUILD
 from torpor.network.link.rules import DNS_PORT, RULES, TAP, TCP_PORT, UDP_PORT
 from torpor.network.names import Names
 from torpor.network.policy import parse
@@ -252,9 +254,20 @@ def _streams(where: str) -> None:
 # The wall
 
 
+def program() -> Any:
+    """Return the program that builds a link, as a module: under a name of its own, since that of
+    its place is a function's."""
+    spec = importlib.util.spec_from_file_location("program_that_builds_links", BUILD)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
 def build_wall(machine: Other) -> Ends:
     """Build the wall's end of the machine's wire, in a namespace that its sockets keep alive."""
-    building = importlib.import_module("torpor.network.link.build")
+    building = program()
     host = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     checked(libc.unshare(CLONE_NEWNET))
     ip(f"link add {TAP} type veth peer name eth0 address {MAC} netns {machine.pid}")
