@@ -149,13 +149,13 @@ SERVICE_PROMISES = (
 """What is checked against a bench of the service."""
 
 NETWORK_PROMISES = (
-    _same("S43", "network_plain_adds", Bound(0.0005)),
-    _same("S44", "network_http_adds", Bound(0.0005)),
-    _same("S45", "network_tls_adds", Bound(0.001)),
-    _same("S46", "network_stream_ratio", Bound(1 / 0.6)),
-    _same("S47", "network_streams_ratio", Bound(1 / 0.5)),
-    _same("S48", "policy_decision", Bound(0.000020)),
-    _same("S49", "network_flood_ratio", Bound(1.1)),
+    _same("S45", "network_plain_adds", Bound(0.0005)),
+    _same("S46", "network_http_adds", Bound(0.0005)),
+    _same("S47", "network_tls_adds", Bound(0.001)),
+    _same("S48", "network_stream_ratio", Bound(1 / 0.6)),
+    _same("S49", "network_streams_ratio", Bound(1 / 0.5)),
+    _same("S50", "policy_decision", Bound(0.000020)),
+    _same("S51", "network_flood_ratio", Bound(1.1)),
 )
 """What is checked against a bench of the wall."""
 
