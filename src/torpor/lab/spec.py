@@ -119,13 +119,7 @@ SERVICE_PROMISES = (
     _same("S23", "api_fork_2_adds", ADDED),
     _same("S24", "api_pause_adds", ADDED),
     _same("S25", "api_resume_adds", ADDED),
-    # Under emulation the processors have no time left (docs/decisions/0075-twenty-at-once.md).
-    Promise(
-        "S26",
-        "api_create_20_p99",
-        Bound(factor=15, of="api_create"),
-        Bound(factor=12, of="api_create"),
-    ),
+    _same("S26", "api_create_20_p99", Bound(factor=12, of="api_create")),
     _same("S27", "api_paused_200_mib", Bound(50.0)),
     _same("S28", "api_paused_200_cpu", Bound(0.5)),
     _same("S29", "api_idle_20_cpu", Bound(1.0)),
