@@ -184,7 +184,7 @@ CASES: list[tuple[str, int, Spoken, str | None, bool]] = [
     ("tcp://a.test:443", 443, "raw", None, True),
     ("tcp://a.test:443", 443, "http", "b.test", True),
     ("tcp://a.test:443", 22, "raw", None, False),
-    ("udp://a.test:443", 443, "tls", "a.test", False),
+    ("udp://a.test:123", 123, "tls", "a.test", False),
 ]
 
 
@@ -212,7 +212,8 @@ def test_udp_is_reached_by_its_own_rules_alone() -> None:
     assert by.destination(named("a.test", 123)).rule == "a.test:123"
     assert by.destination(at("198.51.100.9", 99, "udp")).allowed
     assert not by.destination(at("198.51.100.9", 99)).allowed
-    assert judging(["udp://a.test:443"]).destination(named("a.test", 443, "udp")).allowed
+    quic = judging(["a.test"]).destination(named("a.test", 443, "udp"))
+    assert (quic.allowed, quic.add) == (False, ""), "no rule opens it"
 
 
 def test_inspection_is_where_any_rule_that_permits_it_says_so() -> None:
@@ -309,13 +310,13 @@ def test_only_the_address_that_was_asked_for_is_dialled() -> None:
 
 
 def test_everything_public_and_a_part_of_what_is_not() -> None:
-    by = judging({"unrestricted": True, "allow": ["10.1.0.0/16:5432", "udp://10.1.0.0/16:443"]})
+    by = judging({"unrestricted": True, "allow": ["10.1.0.0/16:5432", "udp://10.1.0.0/16:123"]})
     assert by.name("db.test").allowed
     assert ends(by, named("a.test"), "tls", "a.test").allowed
     assert ends(by, at("198.51.100.7", 25), "raw", None).rule == "open"
     assert ends(by, at("10.1.0.5", 5432), "raw", None).rule == "10.1.0.0/16:5432"
     assert ends(by, named("db.test", 5432), "raw", None, "10.1.0.5").allowed
-    assert by.destination(at("10.1.0.5", 443, "udp")).allowed
+    assert by.destination(at("10.1.0.5", 123, "udp")).allowed
     for other in (at("10.1.0.5", 5433), at("10.2.0.5", 5432), at("198.51.100.7", 443, "udp")):
         assert not by.destination(other).allowed
         assert not by.dialled(other, other.address).allowed

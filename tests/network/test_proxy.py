@@ -434,12 +434,17 @@ async def test_in_the_open_names_and_addresses_work(
             assert (await reader.read()).endswith(b"tls got 0 bytes\n")
 
 
+async def _awake() -> None:
+    """It does not sleep."""
+
+
 class Ending:
     """Ends TLS in the least way that serves: it looks at the hello, and says one word."""
 
     def __init__(self, *wanted: str) -> None:
         self.names = wanted
         self.served: list[str | None] = []
+        self.awake: Callable[[], Awaitable[None]] = _awake
 
     async def wanted(self, to: Destination) -> bool:
         return to.name in self.names

@@ -88,7 +88,9 @@ REFUSED = [
     ("a.test:53", "names port 53", "without a rule"),
     ("udp://198.51.100.7:53", "names port 53", ""),
     ("tcp://a.test", "has no port", "tcp://a.test:443"),
-    ("udp://*.a.test", "has no port", "udp://*.a.test:443"),
+    ("udp://*.a.test", "has no port", "udp://*.a.test:123"),
+    ("udp://a.test:443", "is QUIC", "Write a.test"),
+    ("udp://198.51.100.7:443", "is QUIC", "198.51.100.7:443"),
     ("tls://198.51.100.7:443", "no name that could be verified", "198.51.100.7:443"),
     ("198.51.100.7", "has no port", "198.51.100.7:443"),
     ("198.51.100.0/24", "has no port", "198.51.100.0/24:443"),
@@ -151,7 +153,7 @@ def test_where_names_are_verified_a_host_can_be_inspected(said: str, says: str) 
 
 
 @pytest.mark.parametrize(
-    "said", ["tcp://a.test:443", "udp://a.test:443", "198.51.100.7:443", "198.51.100.0/24:443"]
+    "said", ["tcp://a.test:443", "udp://a.test:123", "198.51.100.7:443", "198.51.100.0/24:443"]
 )
 def test_where_nothing_is_looked_at_nothing_can_be_inspected(said: str) -> None:
     with pytest.raises(PolicyError, match="cannot be inspected"):

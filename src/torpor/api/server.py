@@ -31,10 +31,13 @@ from torpor.api.standby import APP, PREVIEWS, answering
 from torpor.api.stopping import GRACE_SECONDS, Stop, stopped_by_signals
 from torpor.api.supervisor import Supervisor
 from torpor.api.tenure import held
+from torpor.api.terminators import Terminators
 from torpor.api.tls import Certificate
 from torpor.backup import Backups, check_no_restore, remove_left_copies
 from torpor.images import Report, Step, silent
+from torpor.images.authorities import wanted_authorities
 from torpor.network.inspect.authority import Authority
+from torpor.network.inspect.terminator import trusting
 from torpor.sessions import (
     Defaults,
     Keeping,
@@ -44,6 +47,7 @@ from torpor.sessions import (
     TransferLimits,
     WorkspaceLimits,
 )
+from torpor.sessions.local_walls import Parts as WallParts
 from torpor.settings import Places, Settings
 from torpor.settings.presence import announce, withdraw
 from torpor.store import Database
@@ -184,9 +188,11 @@ async def _open_behind(
     if settings.authentication == "tokens":
         bearers = await stack.enter_async_context(opened_bearers(database, places.home))
     authority = await asyncio.to_thread(Authority.open, places.home / "authority")
+    known = await asyncio.to_thread(wanted_authorities)
+    terminators = Terminators(authority, trusting("".join(known.certificates)))
     host = await LocalHost.open(
         places.home, places.cache, report, lock, settings.template_insecure_registries,
-        authority.told,
+        authority.told, WallParts(terminator=terminators.of_session),
     )  # fmt: skip
     stack.push_async_callback(host.close)
     sessions = await Sessions.open(
@@ -219,6 +225,7 @@ async def _open_behind(
         me=claim.host,
         sealing_key=places.home / "sealing-key",
     )
+    terminators.sessions = sessions
 
     async def close() -> None:
         # Who has lost the host freezes nothing: its machines are another one's.

@@ -72,6 +72,8 @@ class Guard:
         self._judge = judge
         self._share = Share(turns)
         self._hold = Hold()
+        if terminator is not None:
+            terminator.awake = self._hold.awake
         self._giving_up: asyncio.TimerHandle | None = None
         self._telling = Telling(tell)
         self._flows = Flows(limits, self._share, self._hold, self._telling)

@@ -145,8 +145,10 @@ class PolicyJudge:
             return self._denied("nothing may be reached")
         if denial := self._denial(name, port):
             return _by(denial)
+        if transport == "udp" and port == QUIC:
+            return self._denied(_NO_QUIC)
         if self.policy.mode == "open":
-            return _NO_QUIC if transport == "udp" and port == QUIC else _OPEN
+            return _OPEN
         rules = self._hosts(name, port, transport)
         if not rules:
             add = _name_rule(name, port, transport)
@@ -214,10 +216,12 @@ class PolicyJudge:
 
     def _by_address(self, to: Destination) -> Verdict:
         """Say what the rules say of an address, if nothing closes it."""
+        if to.transport == "udp" and to.port == QUIC:
+            return self._denied(_NO_QUIC)
         if rules := self._ranges(to.address, to.port, to.transport):
             return Verdict(True, str(rules[0]))
         if self.policy.mode == "open":
-            return _NO_QUIC if to.transport == "udp" and to.port == QUIC else _OPEN
+            return _OPEN
         return self._denied(f"no rule is for {to.address} at this port", _address_rule(to))
 
     # Which rules there are
@@ -250,9 +254,7 @@ class PolicyJudge:
 
 
 _OPEN: Final = Verdict(True, "open")
-_NO_QUIC: Final = Verdict(
-    False, "open", "QUIC is refused, so that programs use TCP, where the wall sees names"
-)
+_NO_QUIC: Final = "QUIC is refused, so that programs use TCP, where the wall sees names"
 
 
 def _by(denial: Denial) -> Verdict:

@@ -63,6 +63,10 @@ class Denial:
         return f"deny {self.written}"
 
 
+QUIC = 443
+"""The port of UDP that is never opened."""
+
+
 def read_rule(where: str, text: object, *, inspect: bool = False) -> Rule:
     """Understand a rule that allows. ``where`` is its place in the policy. Raises
     :exc:`PolicyError`."""
@@ -70,6 +74,13 @@ def read_rule(where: str, text: object, *, inspect: bool = False) -> Rule:
     if place.scheme not in ("", "tcp", "tls", "udp"):
         raise PolicyError(
             where, f"{text!r} has the scheme {place.scheme!r}", todo=_instead_of_scheme(place)
+        )
+    if place.scheme == "udp" and place.port == QUIC:
+        raise PolicyError(
+            where,
+            f"{text!r} is QUIC, which says no name that the wall could read: it is always refused,"
+            " so that programs take TCP",
+            todo=f"Write {place.host}, or {place.host}:443 for an address.",
         )
     rule = _addresses(where, place) if place.network else _host(where, place, inspect)
     if inspect and rule.says == "name if it can":
@@ -125,7 +136,8 @@ def _host(where: str, place: _Place, inspect: bool) -> Rule:
         raise PolicyError(
             where,
             f"{place.scheme}://{place.host} has no port",
-            todo=f"Write {place.scheme}://{place.host}:443, or the port that it is.",
+            todo=f"Write {place.scheme}://{place.host}:{123 if place.scheme == 'udp' else 443}, or"
+            " the port that it is.",
         )
     written = f"{place.scheme and place.scheme + '://'}{place.host}{_colon(place.port)}"
     ports = WEB_PORTS if place.port is None else (place.port,)

@@ -25,7 +25,12 @@ class Watch(Protocol):
 
 
 class Terminator(Protocol):
-    """Ends TLS at the wall."""
+    """Ends TLS at the wall, for one machine.
+
+    ``awake`` returns once that does not sleep; the wall gives it.
+    """
+
+    awake: Callable[[], Awaitable[None]]
 
     async def wanted(self, to: Destination) -> bool:
         """Say whether it is needed for a destination, whatever the policy says of inspection."""

@@ -59,10 +59,10 @@ class Walls(Generic[L]):
         tell: Callable[[str, Decision], None],
         *,
         handlers: Mapping[str, Handler] | None = None,
-        terminator: Callable[[str], Terminator | None] = lambda key: None,
+        terminator: Callable[[str], Terminator | None] = lambda session: None,
     ) -> None:
         """``tell`` is called with each decision and the key of the machine that it is about, on
-        the event loop; ``terminator`` gives what ends TLS for one machine."""
+        the event loop; ``terminator`` gives what ends TLS for one machine of a session."""
         self._links = links
         self._resolver = resolver
         self._tell = tell
@@ -174,7 +174,7 @@ class Walls(Generic[L]):
             turns=self._turns,
             limits=limits,
             handlers=self._handlers,
-            terminator=self._terminator(key),
+            terminator=self._terminator(session),
         )
         running = asyncio.create_task(_guarded(key, guard), name=f"wall of {key}")
         self._walls[key] = _Wall(link, guard, running)

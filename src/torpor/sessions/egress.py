@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -50,6 +50,8 @@ class Egress:
         self._host = host
         self._events = events
         self._standing = standing
+        self.check_may_open: Callable[[str], Awaitable[None]] = _may
+        """Raises :exc:`InvalidError` if the policy of a session cannot become open."""
         self._changing = asyncio.Lock()
         """One change after the other, so that the last one written is the last one that holds."""
 
@@ -63,8 +65,12 @@ class Egress:
             found = f"This host cannot keep to it: {error.happened}"
         return cautions if found is None else (*cautions, found)
 
+    async def is_open(self, session: Session) -> bool:
+        """Say whether a session may reach all that is public."""
+        return policy_of(session.egress).mode == "open"
+
     @asynccontextmanager
-    async def changing(self, egress: object) -> AsyncIterator[dict[str, Plain]]:
+    async def changing(self, session: str, egress: object) -> AsyncIterator[dict[str, Plain]]:
         """A block in which a policy is written down, and then enforced, while nobody changes
         another: yields the columns that change, none if ``egress`` is None. Raises
         :exc:`InvalidError`, and :exc:`ConflictError` if no machine can be kept to it here."""
@@ -74,7 +80,12 @@ class Egress:
         wanted = normal(egress)
         check_wall(self._host, wanted)
         async with self._changing:
+            await self._check_may(session, wanted)
             yield {"egress": wanted}
+
+    async def _check_may(self, session: str, egress: Plain) -> None:
+        if policy_of(egress).mode == "open":
+            await self.check_may_open(session)
 
     async def change_rules(
         self, session: str, by: Actor, add: Sequence[object], remove: Sequence[str]
@@ -100,6 +111,7 @@ class Egress:
                 f"Session {session.name} has been destroyed.", state="Nothing was changed."
             )
         check_wall(self._host, egress)
+        await self._check_may(session.id, egress)
         async with self._database.write() as conn:
             changed = await table.update(conn, session.id, egress=egress)
             await self._events.append(
@@ -139,3 +151,7 @@ class Egress:
         async with asyncio.TaskGroup() as group:
             for session in sessions:
                 group.create_task(adopt(session), name=f"the wall of {session.id}")
+
+
+async def _may(_session: str) -> None:
+    """Nothing keeps a session from an open policy."""

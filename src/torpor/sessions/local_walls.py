@@ -52,11 +52,11 @@ class Standing:
 
 @dataclass(frozen=True)
 class Parts:
-    """What stands behind all walls: what serves the session's own names, what ends TLS for the wall
-    of a key, if anything does, and what looks names up."""
+    """What stands behind all walls: what serves the session's own names, what ends TLS for a
+    machine of a session, if anything does, and what looks names up."""
 
     handlers: Mapping[str, Handler] | None = None
-    terminator: Callable[[str], Terminator | None] = field(default=lambda key: None)
+    terminator: Callable[[str], Terminator | None] = field(default=lambda session: None)
     resolver: Resolver | None = None
 
 

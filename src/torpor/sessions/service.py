@@ -135,6 +135,8 @@ class Sessions:
         self.ports = Ports(self._uses, self.events)
         self.previews = Previews(database, self.events, operations, self._standing)
         self.secrets = Secrets(database, self.events, self._standing, sealing_key)
+        self.secrets.is_open = self.egress.is_open
+        self.egress.check_may_open = self.secrets.check_may_open
         self._watch = Watch(
             database, host, self.events, self._snapshots, self._room, self._lives,
             self._lifecycle, self.transfers, self._attachments, self.egress_log, self._tasks,
@@ -305,7 +307,7 @@ class Sessions:
             raise ConflictError(
                 f"Session {found.name} has been destroyed.", state="Nothing was changed."
             )
-        async with self.egress.changing(changes.egress) as policy:
+        async with self.egress.changing(session, changes.egress) as policy:
             try:
                 async with self._database.write() as conn:
                     changed = await table.update(conn, session, **wanted, **policy)
