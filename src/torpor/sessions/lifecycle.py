@@ -22,6 +22,7 @@ from torpor.sessions.snapshots import Snapshots
 from torpor.sessions.standing import RUNS, Standing, check_runs, check_there
 from torpor.sessions.tasks import Tasks
 from torpor.store import operations as operations_table
+from torpor.store import secrets as secrets_table
 from torpor.store import sessions
 from torpor.store.database import Database, Transaction
 from torpor.store.records import Session, Snapshot, Status
@@ -301,6 +302,8 @@ class Lifecycle:
                         snapshot=None,
                         workspace=None,
                     )
+                    if await secrets_table.granted(conn, session_id):
+                        await secrets_table.forget_session(conn, session_id)
                     await self._events.append(conn, "session.destroyed", session_id, by)
                     # Its first start may have been cut off before it was begun.
                     await operations_table.interrupt(conn, session_id, but=record.id)

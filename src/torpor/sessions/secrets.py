@@ -237,11 +237,6 @@ class Secrets:
         async with self._database.read() as conn:
             return await table.of_session(conn, session)
 
-    async def end_of(self, session: str) -> None:
-        """Take all secrets from a session that is no more."""
-        async with self._database.write() as conn:
-            await table.forget_session(conn, session)
-
     async def held(self, session: str) -> tuple[Held, ...]:
         """Return what the wall uses for requests of a session, as it is at this moment.
 

@@ -342,7 +342,6 @@ class Sessions:
         """See :meth:`Lifecycle.destroy`; what is on its way to it or from it is removed too."""
         await self._lifecycle.destroy(session, by)
         await self.transfers.end_of(session)
-        await self.secrets.end_of(session)
 
     # The snapshot tree
 
