@@ -180,7 +180,10 @@ async def test_a_paused_session_is_woken_once_by_a_hundred_commands(api: Api, on
 async def test_who_goes_away_leaves_the_command_and_nothing_else(api: Api, one: str) -> None:
     async with served(api) as address, api_client(api, address) as client:
         running = asyncio.ensure_future(
-            client.post("/sessions/one/sandbox/exec", json={"argv": ["sleep", "30"]})
+            # Where it is told to start it is tried once: what is known of it is the command itself.
+            client.post(
+                "/sessions/one/sandbox/exec", json={"argv": ["sleep", "30"], "workdir": "/"}
+            )
         )
 
         async def known() -> list[dict[str, Any]]:

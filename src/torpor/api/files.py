@@ -98,7 +98,7 @@ async def read_file(
 @routes.put(
     FILES + "/content",
     responses={**_FAILS, **errors(408)},
-    openapi_extra={"requestBody": {"required": True, "content": {BYTES: _BINARY}}},
+    openapi_extra={"requestBody": {"required": False, "content": {BYTES: _BINARY}}},
     summary="Write a file",
 )
 @needs(Permission.USE, audit="file.written", body_limit=None)
@@ -118,7 +118,7 @@ async def write_file(
         ),
     ] = False,
 ) -> Written:
-    """Torpor: write the body into a file, as it comes."""
+    """Torpor: write the body into a file, as it comes; without one the file is empty."""
     note(request, path=as_text(path))
     size = await agent.files.write(
         path, body_pieces(request), mode=octal(mode), parents=parents, atomic=atomic, user=user

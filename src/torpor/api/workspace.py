@@ -111,7 +111,7 @@ async def _turn(streaming: asyncio.Semaphore) -> AsyncIterator[None]:
 @routes.post(
     WORKSPACE + "/upload",
     responses={**_FAILS, **errors(408)},
-    openapi_extra={"requestBody": {"required": True, "content": {BYTES: _BINARY}}},
+    openapi_extra={"requestBody": {"required": False, "content": {BYTES: _BINARY}}},
     summary="Upload a file or an archive",
 )
 @needs(Permission.USE, audit="file.written", body_limit=UPLOAD_LIMIT)
@@ -131,7 +131,8 @@ async def upload_to_workspace(
     """Write the body, at most 500 MiB, into the workspace: as a file, which is replaced at the end
     and at once, or unpacked.
 
-    A path that does not begin with a slash begins at `/workspace`. What was unpacked of an archive
+    A path that does not begin with a slash begins at `/workspace`. A file without a body is an
+    empty one. What was unpacked of an archive
     that breaks off, or is another than was said, stays.
     """
     note(request, path=as_text(place.path), archive=place.archive)
