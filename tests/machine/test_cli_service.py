@@ -112,12 +112,19 @@ class Server:
         return seat(arguments, self.environment)
 
 
+def free_ports() -> int:
+    """Return a port that is free, and so is the next: a server's previews are there."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first:
+            port = int(first.getsockname()[1])
+            with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port + 1)):
+                return port
+
+
 @pytest.fixture
 def server(start: Start, home: Path) -> Iterator[Server]:
     """A server with nothing in it; what is made on it is destroyed."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    made = Server(home, port)
+    made = Server(home, free_ports())
     made.start()
     yield made
     left = made.does("list", "--all", "-q").split()

@@ -7,6 +7,7 @@ say() { echo "torpor: $*" >/dev/console; }
 
 fail() {
     say "$*"
+    sleep 1 # a panic does not wait until the serial port has sent it
     # PID 1 that ends is a kernel panic, and that is how the host learns that the boot failed.
     exit 1
 }
