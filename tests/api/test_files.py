@@ -17,6 +17,7 @@ from tests.api.test_events import api_client
 from tests.api.test_execs import in_use
 from tests.waiting import eventually
 from torpor.api import uploads
+from torpor.api.document import document
 from torpor.sessions.model import SYSTEM
 
 FILES = "/sessions/one/files"
@@ -104,6 +105,16 @@ async def test_a_file_of_the_kernels_is_read_though_it_says_that_it_is_empty(
 ) -> None:
     answer = await client.get(FILES + "/content", params={"path": "/proc/version"})
     assert answer.content.startswith(b"Linux version")
+
+
+@pytest.mark.parametrize(
+    ("path", "method"), [("files/content", "put"), ("workspace/upload", "post")]
+)
+def test_the_document_says_that_a_file_may_come_without_a_body(
+    api: Api, path: str, method: str
+) -> None:
+    asked = document(api.app)["paths"][f"/v2/agents/sessions/{{session_id}}/{path}"][method]
+    assert asked["requestBody"]["required"] is False
 
 
 async def test_an_empty_file_is_written_and_read(

@@ -3,6 +3,7 @@
 import asyncio
 
 from tests.sessions.conftest import ANN, Service
+from torpor.sessions.events import PAGE
 
 
 async def test_who_follows_gets_every_event_once_and_in_order(service: Service) -> None:
@@ -25,6 +26,18 @@ async def test_who_follows_gets_every_event_once_and_in_order(service: Service) 
         await add(first)
     await asyncio.wait_for(following, 10)
     assert got == list(range(200))
+
+
+async def test_who_missed_more_than_a_page_gets_all_of_it_at_once(service: Service) -> None:
+    events = service.sessions.events
+    start = await events.last()
+    async with service.database.write() as conn:
+        for number in range(2 * PAGE + 1):
+            await events.append(conn, "note", None, ANN, number=number)
+    following = service.sessions.follow(None, start)
+    async with asyncio.timeout(10):  # there are no more news
+        got = [(await anext(following)).data["number"] for _ in range(2 * PAGE + 1)]
+    assert got == list(range(2 * PAGE + 1))
 
 
 async def test_who_comes_back_goes_on_after_the_last_one_it_saw(service: Service) -> None:

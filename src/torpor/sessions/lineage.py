@@ -133,13 +133,13 @@ class Lineage:
                     source = check_ready(await self._checkpoints.get(session_id, checkpoint))
                     async with self._database.write() as conn:
                         await note(conn, source)
+                    self._events.tell(parent.id)
             except BaseException:
                 self._give_back(children)
                 raise
         for start in starts:
             self._creation.provision(start, by, "fork")
-        for session in (parent.id, *(start.session for start in starts)):
-            self._events.tell(session)
+            self._events.tell(start.session)
         return forked
 
     def _child(self, parent: Session, source: Snapshot, number: int) -> Session | SessionError:
